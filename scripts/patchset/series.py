@@ -1,0 +1,145 @@
+"""The ordered patch series of one pinned revision, read from its directory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import mail
+from .errors import Exit, Failure
+from .mail import FileChange
+from .pin import Pin, load_pin
+
+FILE_NAME = re.compile(r"(\d{4})-[a-z0-9][a-z0-9.-]*\.patch")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One patch file: its message as git will record it, and the files it changes."""
+
+    path: Path
+    number: str
+    name: str
+    author: str
+    date: str
+    subject: str
+    body: str
+    trailers: dict[str, str]
+    changes: tuple[FileChange, ...]
+    diff: bytes
+
+    @property
+    def generated(self) -> bool:
+        """True for a patch whose content comes from kernels/."""
+        return "Generated-From" in self.trailers
+
+    @property
+    def message(self) -> str:
+        """The whole commit message, as `git am` would record it."""
+        return f"{self.subject}\n\n{self.body}\n" if self.body else f"{self.subject}\n"
+
+    @property
+    def evidence(self) -> str | None:
+        """The id of the measured record, or None."""
+        value = self.trailers.get("Evidence", "none")
+        return None if value == "none" else value
+
+    @property
+    def added(self) -> int:
+        return sum(change.added for change in self.changes)
+
+    @property
+    def removed(self) -> int:
+        return sum(change.removed for change in self.changes)
+
+
+@dataclass(frozen=True)
+class Series:
+    """All patches over one pin, in the order in which they apply."""
+
+    pin: Pin
+    patches: tuple[Patch, ...]
+    directory: Path
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path that any patch touches, sorted."""
+        return tuple(sorted({c.path for p in self.patches for c in p.changes}))
+
+    def find(self, which: str) -> Patch:
+        """The patch with this number, name or file name. Raises Failure(USAGE)."""
+        wanted = which.removesuffix(".patch")
+        for patch in self.patches:
+            if wanted in (patch.number, patch.name):
+                return patch
+        raise Failure(
+            Exit.USAGE,
+            f"no patch {which!r} in the series",
+            where=str(self.directory),
+            state="nothing was changed",
+            next="choose one of: " + ", ".join(patch.name for patch in self.patches),
+        )
+
+    def upto(self, which: str) -> Series:
+        """The series cut right after one patch, given by number or name. Raises Failure(USAGE)."""
+        last = self.patches.index(self.find(which))
+        return replace(self, patches=self.patches[: last + 1])
+
+
+def load_series(directory: Path) -> Series:
+    """Read the pin and every patch of a directory.
+
+    Raises Failure(PATCH) for a file that is not a well-formed patch, a bad name, a number used
+    twice, or an empty series.
+    """
+    directory = Path(directory)
+    pin = load_pin(directory)
+    files = sorted(directory.glob("*.patch"), key=lambda path: path.name)
+    if not files:
+        raise Failure(
+            Exit.PATCH,
+            "the series has no patch",
+            where=str(directory),
+            state="nothing was changed",
+        )
+    patches = tuple(load_patch(path) for path in files)
+    for before, after in zip(patches, patches[1:]):
+        if before.number == after.number:
+            raise _bad(after.path, f"number {after.number} is used twice")
+    return Series(pin=pin, patches=patches, directory=directory)
+
+
+def load_patch(path: Path) -> Patch:
+    """Read one patch file. Raises Failure(PATCH) naming the file and the line."""
+    found = FILE_NAME.fullmatch(path.name)
+    if not found:
+        raise _bad(path, "the file name is not NNNN-lower-case-slug.patch")
+    try:
+        parsed = mail.parse(path.read_bytes())
+    except OSError as error:
+        raise _bad(path, f"cannot be read: {error.strerror}") from None
+    except mail.MalformedPatch as error:
+        raise _bad(path, str(error)) from None
+    return Patch(
+        path=path,
+        number=found.group(1),
+        name=path.stem,
+        author=parsed.author,
+        date=parsed.date,
+        subject=parsed.subject,
+        body=parsed.body,
+        trailers=parsed.trailers,
+        changes=parsed.changes,
+        diff=parsed.diff,
+    )
+
+
+def _bad(path: Path, what: str) -> Failure:
+    return Failure(
+        Exit.PATCH,
+        f"{path.name}: {what}",
+        where=str(path),
+        state="nothing was changed",
+        next="restore the file, or make it again: scripts/export.sh",
+    )
