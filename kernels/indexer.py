@@ -1,0 +1,383 @@
+"""Logits of DeepSeek-V4's sparse-attention indexer over a paged fp8 key cache.
+
+    logit[b, s] = kscale[s] * sum_h relu(q[b, h] . k[s]) * w[b, h]
+
+A fixed grid shares out the pages that the lengths ask for. So the cost follows the text and not the
+width of the page table, one long row among short ones is spread over the whole GPU, and a captured
+CUDA graph stays right when lengths change between replays.
+
+Bytes moved per (row, key): 128 of e4m3 and 4 of scale read, 4 written; 2 * H * 128 flop.
+Deterministic: a (row, key) logit is computed by one program in one order, so it has the same bits
+whatever the batch, the grid or the width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+import torch
+import triton
+import triton.language as tl
+
+from .config import Launch, sm_count
+
+DIM = 128
+PAGE = 64
+TOKEN_BYTES = DIM + 4
+HEAD_COUNTS = (16, 32, 64, 128)
+DOT_DTYPES = {"fp8": tl.float8e4nv, "bf16": tl.bfloat16, "fp32": tl.float32}
+
+
+@dataclass(frozen=True)
+class LogitsConfig:
+    """Launch shape of the logits kernel.
+
+    ``programs_per_sm`` sets the grid, ``rows`` how many lengths a program reads at a time while it
+    looks for its share of the pages.
+    """
+
+    num_warps: int
+    num_stages: int
+    programs_per_sm: int
+    rows: int = 256
+
+
+# Four warps, 16 keys of a page each: a warp holds the accumulators of its keys for all heads, so the sum
+# over heads stays inside it. Five stages, because the page id that a key's address depends on takes
+# every other one: that leaves two pages (17 KB) in flight for each program. Three programs are what fits
+# an sm_120 SM next to each other (25.6 KB of shared memory, 120 registers, no spills); the shares are
+# static, so a fourth would run alone after them.
+CONFIGS = {
+    "fp8": LogitsConfig(num_warps=4, num_stages=5, programs_per_sm=3),
+    "bf16": LogitsConfig(num_warps=4, num_stages=3, programs_per_sm=3),
+    "fp32": LogitsConfig(num_warps=4, num_stages=2, programs_per_sm=2),
+}
+
+
+@triton.jit
+def _row_pages(
+    lens_ptr, stride_len, offs_row, batch, max_seq_len, skip_below, PAGE: tl.constexpr
+):
+    length = tl.load(
+        lens_ptr + offs_row.to(tl.int64) * stride_len, mask=offs_row < batch, other=0
+    )
+    length = tl.minimum(length, max_seq_len)
+    return tl.where(length > tl.maximum(skip_below, 0), tl.cdiv(length, PAGE), 0)
+
+
+@triton.jit
+def _as_dot_operand(x, DOT_DTYPE: tl.constexpr):
+    # e4m3 to bf16 in one step is an instruction that sm_89 lacks; through float32 it has both.
+    if DOT_DTYPE == tl.bfloat16:
+        x = x.to(tl.float32)
+    return x.to(DOT_DTYPE)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "batch",
+        "max_seq_len",
+        "skip_below",
+        "stride_len",
+        "stride_table",
+        "stride_out",
+    ],
+    do_not_specialize_on_alignment=["weights_ptr", "lens_ptr", "table_ptr", "out_ptr"],
+)
+def _paged_mqa_logits_kernel(
+    q_ptr,
+    kv_ptr,
+    weights_ptr,
+    lens_ptr,
+    table_ptr,
+    out_ptr,
+    batch,
+    max_seq_len,
+    skip_below,
+    stride_len,
+    stride_table,
+    stride_out,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    PAGE_BYTES: tl.constexpr,
+    ROWS: tl.constexpr,
+    DOT_DTYPE: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    offs_block = tl.arange(0, ROWS)
+    offs_head = tl.arange(0, HEADS)
+    offs_dim = tl.arange(0, DIM)
+    offs_key = tl.arange(0, PAGE)
+
+    total = 0
+    for row0 in range(0, batch, ROWS):
+        pages = _row_pages(
+            lens_ptr,
+            stride_len,
+            row0 + offs_block,
+            batch,
+            max_seq_len,
+            skip_below,
+            PAGE,
+        )
+        total += tl.sum(pages, 0)
+    share = tl.cdiv(total, tl.num_programs(0))
+    first = tl.program_id(0) * share
+    last = tl.minimum(first + share, total)
+
+    base = 0
+    for row0 in range(0, batch, ROWS):
+        pages = _row_pages(
+            lens_ptr,
+            stride_len,
+            row0 + offs_block,
+            batch,
+            max_seq_len,
+            skip_below,
+            PAGE,
+        )
+        ends = tl.cumsum(pages, 0)
+        block_pages = tl.sum(pages, 0)
+        work = tl.maximum(first - base, 0)
+        stop = tl.minimum(last - base, block_pages)
+        while work < stop:
+            in_block = tl.sum((ends <= work).to(tl.int32), 0)
+            row_start = tl.sum(tl.where(offs_block < in_block, pages, 0), 0)
+            row_stop = row_start + tl.sum(tl.where(offs_block == in_block, pages, 0), 0)
+            # 64 bits before the strides: row * width and page * bytes both pass 2**31.
+            row = (row0 + in_block).to(tl.int64)
+            length = tl.minimum(tl.load(lens_ptr + row * stride_len), max_seq_len)
+            q = tl.load(
+                q_ptr
+                + row * (HEADS * DIM)
+                + offs_head[:, None] * DIM
+                + offs_dim[None, :]
+            )  # [HEADS, DIM]
+            q_t = tl.trans(_as_dot_operand(q, DOT_DTYPE))
+            weight = tl.load(weights_ptr + row * HEADS + offs_head)  # [HEADS]
+            row_table = table_ptr + row * stride_table
+            row_out = out_ptr + row * stride_out
+            page_stop = tl.minimum(stop, row_stop) - row_start
+            for index in tl.range(work - row_start, page_stop, num_stages=STAGES):
+                page = kv_ptr + tl.load(row_table + index).to(tl.int64) * PAGE_BYTES
+                key = tl.load(
+                    page + offs_key[:, None] * DIM + offs_dim[None, :]
+                )  # [PAGE, DIM]
+                key = _as_dot_operand(key.to(tl.float8e4nv, bitcast=True), DOT_DTYPE)
+                scales = (page + PAGE * DIM).to(tl.pointer_type(tl.float32))
+                scale = tl.load(scales + offs_key)  # [PAGE]
+                score = tl.dot(key, q_t, input_precision="ieee")  # [PAGE, HEADS]
+                logit = tl.sum(tl.maximum(score, 0.0) * weight[None, :], 1) * scale
+                position = index * PAGE + offs_key
+                tl.store(row_out + position, logit, mask=position < length)
+            work = row_start + page_stop
+        base += block_pages
+
+
+def paged_mqa_logits(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    seq_lens: torch.Tensor,
+    page_table: torch.Tensor,
+    max_seq_len: int,
+    *,
+    out: Optional[torch.Tensor] = None,
+    fill_tail: bool = False,
+    skip_below: int = 0,
+    dot_dtype: str = "fp8",
+    num_sms: Optional[int] = None,
+) -> torch.Tensor:
+    """Indexer logits at the cost of the actual lengths.
+
+    ==========  ===========================  ========================================================
+    q           e4m3   [B, 1, H, 128]        contiguous, H in 16, 32, 64, 128
+    kv_cache    uint8  [pages, 64, 1, 132]   per page 64 x 128 e4m3 bytes, then 64 float32 scales; the
+                                             page stride may be larger, a multiple of 16 bytes
+    weights     f32    [B, H]                contiguous
+    seq_lens    int32  [B] or [B, 1]         keys per row; <= 0 is an empty row
+    page_table  int32  [B, P]                P >= ceil(max_seq_len / 64); may be a slice of columns
+    out         f32    [B, max_seq_len]      unit column stride; allocated when None
+    ==========  ===========================  ========================================================
+
+    Only positions ``s < seq_len`` are written. ``fill_tail`` first sets all of ``out`` to -inf, at the
+    cost of the whole width (for parity tests). Rows with ``seq_len <= skip_below`` are not computed:
+    a top-k of that many takes all their keys, whatever the scores.
+
+    ``dot_dtype``: ``fp8`` multiplies the stored bytes on the tensor cores; ``bf16`` gives the products
+    of float32 exactly (e4m3 converts without loss); ``fp32`` is for the Triton interpreter, whose bf16
+    dot is wrong. All accumulate in float32.
+
+    ``num_sms`` sizes the grid; None asks the device. It changes no bit of the result.
+
+    Returns ``out``. Raises ValueError on a bad shape, dtype, stride or alignment.
+    """
+    if out is None and q.dim() == 4:
+        out = torch.empty(
+            (q.shape[0], max_seq_len), dtype=torch.float32, device=q.device
+        )
+    launch = plan(
+        q,
+        kv_cache,
+        weights,
+        seq_lens,
+        page_table,
+        max_seq_len,
+        out,
+        skip_below=skip_below,
+        dot_dtype=dot_dtype,
+        num_sms=num_sms,
+    )
+    if fill_tail:
+        out.fill_(float("-inf"))
+    if out.numel() > 0:
+        launch.run()
+    return out
+
+
+def plan(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    seq_lens: torch.Tensor,
+    page_table: torch.Tensor,
+    max_seq_len: int,
+    out: torch.Tensor,
+    *,
+    skip_below: int = 0,
+    dot_dtype: str = "fp8",
+    num_sms: Optional[int] = None,
+) -> Launch:
+    """The launch that ``paged_mqa_logits`` runs for these arguments; checks them."""
+    _check(q, kv_cache, weights, seq_lens, page_table, max_seq_len, out, dot_dtype)
+    config = CONFIGS[dot_dtype]
+    sms = sm_count(q.device) if num_sms is None else num_sms
+    return Launch(
+        kernel=_paged_mqa_logits_kernel,
+        grid=(config.programs_per_sm * sms,),
+        args=dict(
+            q_ptr=q,
+            kv_ptr=kv_cache,
+            weights_ptr=weights,
+            lens_ptr=seq_lens,
+            table_ptr=page_table,
+            out_ptr=out,
+            batch=q.shape[0],
+            max_seq_len=max_seq_len,
+            skip_below=skip_below,
+            stride_len=seq_lens.stride(0),
+            stride_table=page_table.stride(0),
+            stride_out=out.stride(0),
+            HEADS=q.shape[2],
+            DIM=DIM,
+            PAGE=PAGE,
+            PAGE_BYTES=kv_cache.stride(0),
+            ROWS=config.rows,
+            DOT_DTYPE=DOT_DTYPES[dot_dtype],
+            STAGES=config.num_stages,
+        ),
+        options=dict(num_warps=config.num_warps, num_stages=config.num_stages),
+    )
+
+
+def _expect(ok: bool, name: str, expected: str, got: object) -> None:
+    if not ok:
+        raise ValueError(f"paged_mqa_logits: {name}: expected {expected}, got {got}")
+
+
+def _check(
+    q, kv_cache, weights, seq_lens, page_table, max_seq_len, out, dot_dtype
+) -> None:
+    _expect(
+        dot_dtype in DOT_DTYPES, "dot_dtype", f"one of {sorted(DOT_DTYPES)}", dot_dtype
+    )
+    _expect(max_seq_len >= 0, "max_seq_len", ">= 0", max_seq_len)
+
+    shape = tuple(q.shape)
+    _expect(
+        len(shape) == 4
+        and shape[1] == 1
+        and shape[2] in HEAD_COUNTS
+        and shape[3] == DIM,
+        "q shape",
+        f"[B, 1, H in {HEAD_COUNTS}, {DIM}]",
+        shape,
+    )
+    batch, heads = shape[0], shape[2]
+    _tensor("q", q, q.device, torch.float8_e4m3fn, shape)
+    _expect(q.is_contiguous(), "q strides", "contiguous", q.stride())
+
+    pages = kv_cache.shape[0]
+    _tensor("kv_cache", kv_cache, q.device, torch.uint8, (pages, PAGE, 1, TOKEN_BYTES))
+    stride = kv_cache.stride()
+    _expect(
+        stride[1] == TOKEN_BYTES
+        and stride[3] == 1
+        and stride[0] >= PAGE * TOKEN_BYTES
+        and stride[0] % 16 == 0,
+        "kv_cache strides",
+        f"(>= {PAGE * TOKEN_BYTES} and a multiple of 16, {TOKEN_BYTES}, any, 1)",
+        stride,
+    )
+
+    _tensor("weights", weights, q.device, torch.float32, (batch, heads))
+    _expect(weights.is_contiguous(), "weights strides", "contiguous", weights.stride())
+
+    _expect(
+        tuple(seq_lens.shape) in ((batch,), (batch, 1)),
+        "seq_lens shape",
+        f"[{batch}] or [{batch}, 1]",
+        tuple(seq_lens.shape),
+    )
+    _tensor("seq_lens", seq_lens, q.device, torch.int32, tuple(seq_lens.shape))
+
+    width = -(-max_seq_len // PAGE)
+    _expect(
+        page_table.dim() == 2
+        and page_table.shape[0] == batch
+        and page_table.shape[1] >= width,
+        "page_table shape",
+        f"[{batch}, >= {width}]",
+        tuple(page_table.shape),
+    )
+    _tensor("page_table", page_table, q.device, torch.int32, tuple(page_table.shape))
+    _expect(
+        page_table.stride(1) == 1 or page_table.shape[1] <= 1,
+        "page_table strides",
+        "unit column stride",
+        page_table.stride(),
+    )
+
+    _tensor("out", out, q.device, torch.float32, (batch, max_seq_len))
+    _expect(
+        out.stride(1) == 1 or max_seq_len <= 1,
+        "out strides",
+        "unit column stride",
+        out.stride(),
+    )
+
+    for name, tensor in (("q", q), ("kv_cache", kv_cache)):
+        _expect(
+            tensor.data_ptr() % 16 == 0,
+            f"{name} address",
+            "a multiple of 16 bytes",
+            f"{tensor.data_ptr() % 16} past one",
+        )
+
+
+def _tensor(name, tensor, device, dtype, shape) -> None:
+    _expect(tensor.dtype == dtype, f"{name} dtype", str(dtype), tensor.dtype)
+    _expect(
+        tuple(tensor.shape) == tuple(shape),
+        f"{name} shape",
+        list(shape),
+        tuple(tensor.shape),
+    )
+    _expect(
+        tensor.device == device,
+        f"{name} device",
+        f"{device} (that of q)",
+        tensor.device,
+    )

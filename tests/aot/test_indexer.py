@@ -1,0 +1,106 @@
+"""Each shipped configuration of the indexer kernel, compiled for sm_120 and sm_121 without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cases import IndexerCase, make_indexer
+from compile_gate import compile_for
+from kernels import indexer
+from kernels.config import SM120, Launch
+
+# triton 3.6.0 multiplies fp8 as f16 on 12.1, and fp32 on the CUDA cores.
+MMA = {
+    ("fp8", 120): "m16n8k32.row.col.f32.e4m3.e4m3.f32",
+    ("fp8", 121): "m16n8k16.row.col.f32.f16.f16.f32",
+    ("bf16", 120): "m16n8k16.row.col.f32.bf16.bf16.f32",
+    ("bf16", 121): "m16n8k16.row.col.f32.bf16.bf16.f32",
+}
+SHIPPED = [(heads, dtype) for heads in indexer.HEAD_COUNTS for dtype in ("fp8", "bf16")]
+
+
+def launch(heads: int, dot_dtype: str, page_padding: int = 0) -> Launch:
+    case = IndexerCase("aot", (130, 3), 192, heads=heads, page_padding=page_padding)
+    inputs = make_indexer(case)
+    return indexer.plan(*inputs.args, inputs.out, dot_dtype=dot_dtype)
+
+
+@pytest.mark.parametrize("arch", (120, 121))
+@pytest.mark.parametrize("heads,dot_dtype", SHIPPED)
+def test_fits_the_card(heads, dot_dtype, arch, report):
+    machine = compile_for(launch(heads, dot_dtype), arch)
+    resident = SM120.blocks_resident(
+        machine.registers, machine.shared, machine.num_warps
+    )
+    report.row(f"indexer logits, {heads} heads, {dot_dtype}", machine, resident)
+    assert machine.shared <= SM120.shared_per_block
+    assert machine.spill_bytes == 0 and machine.stack_bytes == 0
+    assert not machine.forbidden
+    assert set(machine.mma) == {f"mma.sync.aligned.{MMA[dot_dtype, arch]}"}
+    assert machine.byte_loads == 0 and machine.async_copies > 0
+    # On 12.1 fp8 is widened to f16 in shared memory, so one program fewer fits; that card's memory is
+    # six times slower, and two programs an SM keep it busy.
+    if heads == 64 and arch == 120:
+        assert resident >= indexer.CONFIGS[dot_dtype].programs_per_sm
+
+
+def test_a_pool_with_gaps_between_pages_compiles_to_the_same_machine():
+    dense, padded = (
+        compile_for(launch(64, "fp8", padding), 120) for padding in (0, 1024)
+    )
+    assert (dense.registers, dense.shared, dense.mma) == (
+        padded.registers,
+        padded.shared,
+        padded.mma,
+    )
+
+
+def test_the_specialisation_is_the_same_for_every_length_width_and_batch():
+    """What the JIT would key its cache on, asked of the launcher's own arguments."""
+    from compile_gate import target
+
+    kernel = indexer._paged_mqa_logits_kernel
+    keys = set()
+    with target(120):
+        for batch in (1, 2, 15, 16, 17, 64, 2048):
+            for cap in (1, 16, 63, 64, 2048, 2112):
+                lens = (min(cap, 64),) * batch
+                case = IndexerCase("k", lens, cap, pool=3, sliced_table=batch % 2 == 1)
+                inputs = make_indexer(case)
+                plan = indexer.plan(*inputs.args, inputs.out, skip_below=cap)
+                binder = kernel.create_binder()[4]
+                _, specialization, options = binder(**plan.args, **plan.options)
+                keys.add((str(specialization), str(options)))
+    assert len(keys) == 1, keys
+
+
+def test_the_gate_sees_a_kernel_that_cannot_launch():
+    """Thirty-one stages of pages do not fit: the same checks must say so."""
+    too_big = launch(128, "bf16")
+    options = dict(too_big.options, num_stages=31)
+    args = dict(too_big.args, STAGES=31)
+    machine = compile_for(Launch(too_big.kernel, too_big.grid, args, options), 120)
+    assert machine.shared > SM120.shared_per_block
+    assert (
+        SM120.blocks_resident(machine.registers, machine.shared, machine.num_warps) == 0
+    )
+
+
+def test_the_gate_sees_spills():
+    squeezed = launch(128, "bf16")
+    options = dict(squeezed.options, maxnreg=64)
+    machine = compile_for(
+        Launch(squeezed.kernel, squeezed.grid, squeezed.args, options), 120
+    )
+    assert machine.spill_bytes > 0
+
+
+@pytest.mark.parametrize("by", (4, 8))
+def test_a_misaligned_cache_is_refused_before_it_compiles_to_another_kernel(by):
+    inputs = make_indexer(IndexerCase("aot", (130,), 192))
+    raw = torch.zeros(inputs.kv_cache.numel() + 64, dtype=torch.uint8)
+    start = -raw.data_ptr() % 16 + by
+    moved = raw[start : start + inputs.kv_cache.numel()].view(inputs.kv_cache.shape)
+    with pytest.raises(ValueError, match="kv_cache address"):
+        indexer.plan(*inputs._replace(kv_cache=moved).args, inputs.out)

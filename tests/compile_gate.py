@@ -1,0 +1,129 @@
+"""Compile a kernel's own ``Launch`` for a GPU that is not there, and read what came out.
+
+Triton's JIT runs as in serving (same binder, so the same specialisation); only its driver is replaced
+by one that names the wanted target. The machine code is then read with the tools of the triton wheel.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one compiled kernel takes and does. Bytes for sizes; counts of SASS instructions."""
+
+    arch: int
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared: int
+    num_warps: int
+    mma: dict[str, int]
+    forbidden: tuple[str, ...]
+    byte_loads: int
+    async_copies: int
+
+
+class _TargetDriver:
+    """The part of a Triton driver that the JIT asks while it compiles."""
+
+    def __init__(self, arch: int):
+        self._target = GPUTarget("cuda", arch, 32)
+
+    def get_current_target(self):
+        return self._target
+
+    def get_current_device(self):
+        return self._target.arch
+
+    def get_current_stream(self, _device):
+        return 0
+
+
+@contextmanager
+def target(arch: int):
+    """Make Triton compile for ``arch`` (120: sm_120) inside the block. No launch is possible there."""
+    previous = driver._active
+    driver.set_active(_TargetDriver(arch))
+    try:
+        yield
+    finally:
+        driver._active = previous
+
+
+def compile_for(launch, arch: int) -> Machine:
+    """Compile ``launch`` for ``arch`` and read registers, spills, shared memory and instructions."""
+    with target(arch):
+        kernel = launch.compile()
+    return read(kernel.asm["ptx"], kernel.asm["cubin"], kernel.metadata, arch)
+
+
+def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:
+    """Facts of one compiled kernel from its PTX, its cubin and Triton's metadata."""
+    with tempfile.TemporaryDirectory() as folder:
+        ptx_file, cubin_file = Path(folder, "k.ptx"), Path(folder, "k.cubin")
+        ptx_file.write_text(ptx)
+        cubin_file.write_bytes(cubin)
+        assembler = TOOLS / ("ptxas-blackwell" if arch >= 100 else "ptxas")
+        suffix = "a" if arch >= 90 else ""
+        report = _run(
+            assembler,
+            "-v",
+            f"--gpu-name=sm_{arch}{suffix}",
+            ptx_file,
+            "-o",
+            "/dev/null",
+            stderr=True,
+        )
+        # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same.
+        sass = _run(TOOLS / "nvdisasm", cubin_file) if arch != 121 else None
+    return Machine(
+        arch=arch,
+        registers=_number(r"Used (\d+) registers", report),
+        spill_bytes=_number(r"(\d+) bytes spill stores", report)
+        + _number(r"(\d+) bytes spill loads", report),
+        stack_bytes=_number(r"(\d+) bytes stack frame", report),
+        shared=metadata.shared,
+        num_warps=metadata.num_warps,
+        mma=_count(
+            r"^\s*(mma\.sync\.aligned\.m\d+n\d+k\d+(?:\.\w+)*|wgmma\.mma_async\S*)", ptx
+        ),
+        forbidden=tuple(sorted(set(re.findall(r"wgmma|tcgen05|multicast", ptx)))),
+        byte_loads=len(re.findall(r"\bld\.global\.\S*[bus]8\b", ptx)),
+        async_copies=len(re.findall(r"\bcp\.async\.c[ag]\.", ptx)),
+    )
+
+
+def _run(tool: Path, *args, stderr: bool = False) -> str:
+    done = subprocess.run([str(tool), *map(str, args)], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(
+            f"{tool.name} failed ({done.returncode}): {done.stderr.strip()[-2000:]}"
+        )
+    return done.stderr if stderr else done.stdout
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    if found is None:
+        raise RuntimeError(f"the assembler's report has no {pattern!r}: {text[-2000:]}")
+    return int(found.group(1))
+
+
+def _count(pattern: str, text: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in re.findall(pattern, text, re.MULTILINE):
+        counts[name] = counts.get(name, 0) + 1
+    return counts

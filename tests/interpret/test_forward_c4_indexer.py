@@ -1,0 +1,119 @@
+"""The patched tree's own ``forward_c4_indexer`` on the CPU, with the flag on and off."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+import sglang_tree
+from cases import IndexerCase, make_indexer
+
+TOPK = 512
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("SGLANG_SM120_INDEXER", "SGLANG_OPT_USE_TILELANG_INDEXER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SGLANG_FP8_PAGED_MQA_LOGITS_TORCH", "1")
+    monkeypatch.setenv("SGLANG_TOPK_TRANSFORM_512_TORCH", "1")
+    monkeypatch.setenv("SGLANG_OPT_USE_TOPK_V2", "0")
+
+
+@pytest.fixture(autouse=True)
+def a_card_of_capability_12():
+    """The flag's choice sees an sm_120 card; the tensors stay on the CPU, the kernel is interpreted."""
+    with (
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
+    ):
+        yield
+
+
+def selection(inputs) -> tuple[torch.Tensor, str]:
+    """Run one layer's indexer; returns the selected token ids [B, 512], sorted, and the function used."""
+    names = ("layers.attention.dsv4.indexer", "layers.attention.dsv4.metadata")
+    with sglang_tree.modules(*names) as (indexer, metadata):
+        q, kv, weights, lens, table, _, _ = inputs
+        batch = q.shape[0]
+        selected = torch.full((batch, TOPK), -7, dtype=torch.int32)
+        core = SimpleNamespace(
+            positions=torch.zeros(batch),
+            page_table=table,
+            c4_sparse_page_indices=selected,
+            c4_sparse_raw_indices=None,
+        )
+
+        class Backend(indexer.C4IndexerBackendMixin):
+            token_to_kv_pool = None
+            hisparse_coordinator = None
+            debug_use_external_c4_sparse_indices = False
+            forward_metadata = SimpleNamespace(
+                core_metadata=core,
+                indexer_metadata=metadata.PagedIndexerMetadata(
+                    256, table, lens.flatten()
+                ),
+            )
+
+            def _forward_prepare_normal(self, **_):
+                return q[:, 0], weights[:, :, None], kv.reshape(len(kv), -1)
+
+        used = []
+        traced = indexer.fp8_paged_mqa_logits_torch_sm120
+
+        def stock(*args):
+            used.append("stock")
+            return traced(*args)
+
+        hook = indexer.sm120_indexer
+        ours = hook.paged_mqa_logits
+
+        def kernel(*args, **kwargs):
+            used.append("ours")
+            return ours(*args, **kwargs)
+
+        indexer.fp8_paged_mqa_logits_torch_sm120 = stock
+        hook.paged_mqa_logits = kernel
+        Backend().forward_c4_indexer(
+            x=torch.zeros(batch, 1),
+            q_lora=torch.zeros(batch, 1),
+            c4_indexer=SimpleNamespace(use_fp4_indexer=False, layer_id=0),
+            forward_batch=SimpleNamespace(
+                forward_mode=SimpleNamespace(
+                    is_idle=lambda: False, is_decode=lambda: True
+                )
+            ),
+        )
+        (path,) = used
+        return selected.sort(1).values, path
+
+
+def test_flag_on_and_off_select_the_same_keys(monkeypatch, seed):
+    case = IndexerCase("forward", (0, 1, 511, 512, 513, 700, 1024), 1024, tail="valid")
+    inputs = make_indexer(case, seed=seed)
+    flat = inputs.kv_cache.view(len(inputs.kv_cache), -1)
+    keys = flat[:, : 64 * 128].view(torch.float8_e4m3fn).float()
+    flat[torch.isnan(keys).any(1)] = 0
+    results = {}
+    for flag in ("off", "on", "auto"):
+        monkeypatch.setenv("SGLANG_SM120_INDEXER", flag)
+        results[flag] = selection(inputs)
+    assert {flag: path for flag, (_, path) in results.items()} == {
+        "off": "stock",
+        "on": "ours",
+        "auto": "ours",
+    }
+    assert torch.equal(results["on"][0], results["off"][0])
+    assert torch.equal(results["auto"][0], results["off"][0])
+
+
+def test_ours_survives_poison_past_the_lengths(seed):
+    inputs = make_indexer(IndexerCase("poison", (3, 700), 1024), seed=seed)
+    inputs.page_table[:, 11:] = 0
+    selected, path = selection(inputs)
+    assert path == "ours"
+    assert (selected[1] >= 0).all() and selected[1].unique().numel() == TOPK
+    assert selected[0].tolist() == [-1] * (TOPK - 3) + selected[0, -3:].tolist()

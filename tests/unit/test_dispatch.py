@@ -1,0 +1,91 @@
+"""The choice of path: a pure function of flag, device and conflict."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+
+from kernels.dispatch import Choice, Device, FlagError, choose, current_device, report
+
+NAME = "SGLANG_SM120_INDEXER"
+CUDA = {
+    c: Device("cuda", c)
+    for c in ((8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0), (12, 1))
+}
+CPU, HIP = Device("cpu", None), Device("hip", None)
+
+
+def decide(flag, device, conflict=None):
+    return choose(NAME, flag, device, minimum=(8, 9), conflict=conflict)
+
+
+@pytest.mark.parametrize("device", [*CUDA.values(), CPU, HIP], ids=str)
+def test_auto_is_on_for_capability_12_only(device):
+    choice = decide("auto", device)
+    assert choice.active == (device.kind == "cuda" and device.capability[0] == 12)
+    assert str(device) in choice.reason and NAME in choice.reason
+
+
+@pytest.mark.parametrize("device", [*CUDA.values(), CPU, HIP], ids=str)
+def test_off_is_off_everywhere(device):
+    assert decide("off", device, "X=1") == Choice(False, f"{NAME}=off")
+
+
+@pytest.mark.parametrize("capability", [(8, 9), (9, 0), (10, 0), (12, 0), (12, 1)])
+def test_on_works_from_sm_89(capability):
+    assert decide("on", CUDA[capability]).active
+
+
+@pytest.mark.parametrize(
+    "device,why",
+    [
+        (CUDA[8, 0], "8.9 or newer.*fp8 tensor cores.*cuda 8.0"),
+        (CUDA[8, 6], "cuda 8.6"),
+        (CPU, "needs a CUDA GPU, this is cpu"),
+        (HIP, "needs a CUDA GPU, this is hip"),
+    ],
+    ids=str,
+)
+def test_on_where_it_cannot_work_says_why(device, why):
+    with pytest.raises(FlagError, match=f"{NAME}=on needs .*{why.split('needs ')[-1]}"):
+        decide("on", device)
+
+
+def test_an_explicit_choice_of_the_user_wins_over_auto_and_refuses_on():
+    choice = decide("auto", CUDA[12, 0], "SGLANG_OPT_USE_TILELANG_INDEXER=1")
+    assert (
+        not choice.active
+        and "yields to SGLANG_OPT_USE_TILELANG_INDEXER=1" in choice.reason
+    )
+    with pytest.raises(
+        FlagError, match=f"{NAME}=on conflicts with SGLANG_OPT_USE_TILELANG_INDEXER=1"
+    ):
+        decide("on", CUDA[12, 0], "SGLANG_OPT_USE_TILELANG_INDEXER=1")
+
+
+@pytest.mark.parametrize("word", ["", "1", "ON", "true"])
+def test_another_word_is_an_error(word):
+    with pytest.raises(ValueError, match=f"{NAME}: expected auto, on or off, got"):
+        decide(word, CUDA[12, 0])
+
+
+def test_the_same_question_has_the_same_answer():
+    for flag, device in itertools.product(("auto", "off"), (*CUDA.values(), CPU, HIP)):
+        assert decide(flag, device) == decide(flag, device)
+
+
+def test_the_log_line_names_path_and_reason(caplog):
+    with caplog.at_level(logging.INFO):
+        report("indexer", decide("auto", CUDA[12, 0]), "early-exit Triton")
+        report("indexer", decide("off", CUDA[12, 0]), "early-exit Triton")
+    assert caplog.messages == [
+        f"sm_120 indexer: early-exit Triton path ({NAME}=auto, cuda 12.0)",
+        f"sm_120 indexer: upstream's path ({NAME}=off)",
+    ]
+
+
+def test_the_device_of_a_machine_without_a_gpu(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert current_device() == CPU
