@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Iterator
 
@@ -40,7 +41,7 @@ def import_base(repo_dir: Path, wheel: Path, pin: Pin) -> str:
         with zipfile.ZipFile(wheel) as archive:
             command = ["fast-import", "--quiet", "--done", "--date-format=raw"]
             gitenv.feed(repo_dir, *command, chunks=_stream(archive, pin.version))
-    except (zipfile.BadZipFile, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise Failure(
             Exit.ENVIRONMENT,
             f"the wheel is a corrupt zip: {error}",

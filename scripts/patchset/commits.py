@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import gitenv
 from .errors import Exit, Failure
-from .mail import FileChange
+from .mail import FileChange, Head
 from .series import Patch, Series
 
 _UNCHANGED = "no branch, index or file was changed"
@@ -48,21 +48,21 @@ def commit_series(
         for patch in series.patches:
             index.apply(patch)
             tree = index.write()
-            parent = commit_tree(repo_dir, tree, parent, patch)
+            parent = commit_tree(repo_dir, tree, parent, patch.head)
             applied.append(Applied(patch=patch, commit=parent, tree=tree))
         return applied
 
 
 def commit_tree(
-    repo_dir: str | os.PathLike[str], tree: str, parent: str, patch: Patch
+    repo_dir: str | os.PathLike[str], tree: str, parent: str | None, head: Head
 ) -> str:
-    """Write one commit object with the patch's message, author and date; return its id."""
-    name, email = re.fullmatch(r"(.*) <(.*)>", patch.author).groups()
+    """Write one commit object with the head's message, author and date; return its id."""
+    name, email = re.fullmatch(r"(.*) <(.*)>", head.author).groups()
     env = {"GIT_AUTHOR_NAME": name, "GIT_COMMITTER_NAME": name}
     env |= {"GIT_AUTHOR_EMAIL": email, "GIT_COMMITTER_EMAIL": email}
-    env |= {"GIT_AUTHOR_DATE": patch.date, "GIT_COMMITTER_DATE": patch.date}
-    command = ["commit-tree", tree, "-p", parent]
-    message = patch.message.encode("ascii")
+    env |= {"GIT_AUTHOR_DATE": head.date, "GIT_COMMITTER_DATE": head.date}
+    command = ["commit-tree", tree, *(["-p", parent] if parent else [])]
+    message = head.message.encode("ascii")
     return gitenv.run(repo_dir, *command, input=message, env=env).decode().strip()
 
 

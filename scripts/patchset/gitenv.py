@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
-from typing import Iterable, Mapping
+from typing import Iterable, Iterator, Mapping
 
 # GitPython probes for git when it is imported and raises without it; scrub() gives that error.
 os.environ["GIT_PYTHON_REFRESH"] = "quiet"
@@ -122,18 +122,28 @@ def run(
     Arguments: input is given on standard input (none: it reads nothing); env adds variables.
     Raises GitCommandError when git exits with anything but 0.
     """
-    # -C, not a working directory: GitPython silently falls back to our own when it cannot enter it.
-    command = ["git", "-C", os.fspath(cwd), *args]
-    with tempfile.TemporaryFile() as stdin:
-        stdin.write(input or b"")
-        stdin.seek(0)
-        return git.cmd.Git().execute(
-            command,
-            istream=stdin,
-            env=dict(env or {}),
-            stdout_as_string=False,
-            strip_newline_in_stdout=False,
-        )
+    with _started(cwd, args, env) as process:
+        stdout, stderr = process.communicate(input)
+    if process.returncode:
+        raise GitCommandError(["git", *args], process.returncode, stderr, stdout)
+    return stdout
+
+
+def feed(cwd: str | os.PathLike[str], *args: str, chunks: Iterable[bytes]) -> None:
+    """Run `git ARGS` in cwd and write the chunks to its standard input as they come.
+
+    For commands that print next to nothing. Raises GitCommandError when git fails, and whatever
+    chunks raises, after ending git.
+    """
+    with _started(cwd, args, None) as process:
+        # git may die before it has read everything: its exit status and message tell why.
+        with contextlib.suppress(BrokenPipeError):
+            for chunk in chunks:
+                process.stdin.write(chunk)
+            process.stdin.flush()
+        stdout, stderr = process.communicate()
+    if process.returncode:
+        raise GitCommandError(["git", *args], process.returncode, stderr, stdout)
 
 
 def text(
@@ -149,24 +159,22 @@ def message_of(error: GitCommandError) -> str:
     return (found.group(1) if found else str(error)).strip()
 
 
-def feed(cwd: str | os.PathLike[str], *args: str, chunks: Iterable[bytes]) -> None:
-    """Run `git ARGS` in cwd and write the chunks to its standard input as they come.
-
-    For commands that print nothing. Raises GitCommandError when git fails, and whatever chunks
-    raises, after ending git.
-    """
-    process = git.cmd.Git().execute(
-        ["git", "-C", os.fspath(cwd), *args], istream=subprocess.PIPE, as_process=True
+@contextlib.contextmanager
+def _started(
+    cwd: str | os.PathLike[str], args: Iterable[str], env: Mapping[str, str] | None
+) -> Iterator[subprocess.Popen]:
+    """A git process that does not outlive the block, whatever ends the block."""
+    # -C, not a working directory: GitPython silently falls back to ours when it cannot enter it.
+    handle = git.cmd.Git().execute(
+        ["git", "-C", os.fspath(cwd), *args],
+        istream=subprocess.PIPE,
+        as_process=True,
+        env=dict(env or {}),
     )
+    process = handle.proc
     try:
-        try:
-            for chunk in chunks:
-                process.stdin.write(chunk)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # git has died: wait() says why
-        process.wait()
+        yield process
     except BaseException:
-        process.proc.kill()
-        process.proc.wait()
+        process.kill()
+        process.wait()
         raise

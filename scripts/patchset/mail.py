@@ -30,21 +30,30 @@ class FileChange:
 
 
 @dataclass(frozen=True)
-class Mail:
-    """A parsed patch file."""
+class Head:
+    """Everything above the `---` line of a patch file."""
 
     author: str
     date: str
     subject: str
     body: str
     trailers: dict[str, str]
-    changes: tuple[FileChange, ...]
-    diff: bytes
+
+    @property
+    def message(self) -> str:
+        """The whole commit message, as `git am` would record it."""
+        return f"{self.subject}\n\n{self.body}\n" if self.body else f"{self.subject}\n"
 
 
-def parse(data: bytes) -> Mail:
-    """Parse one patch file. Raises MalformedPatch."""
+def parse(data: bytes) -> tuple[Head, tuple[FileChange, ...], bytes]:
+    """Parse one patch file into its head, its changes and its diff. Raises MalformedPatch."""
     head, diff, diff_line = _split(data)
+    return parse_head(head), tuple(_changes(diff, diff_line)), diff
+
+
+def parse_head(head: bytes) -> Head:
+    """Parse what stands above the `---` line. Raises MalformedPatch."""
+    head = head.split(b"\n---\n")[0]
     try:
         lines = head.decode("ascii").split("\n")
     except UnicodeDecodeError as error:
@@ -52,14 +61,12 @@ def parse(data: bytes) -> Mail:
         raise MalformedPatch(f"line {line}: not ASCII") from None
     headers, rest = _headers(lines)
     body = "\n".join(rest).strip("\n")
-    return Mail(
+    return Head(
         author=headers["From"],
         date=headers["Date"],
         subject=re.sub(r"^\[PATCH[^\]]*\] *", "", headers["Subject"]),
         body=body,
         trailers=trailers(body),
-        changes=tuple(_changes(diff, diff_line)),
-        diff=diff,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import mail
 from .errors import Exit, Failure
-from .mail import FileChange
+from .mail import FileChange, Head
 from .pin import Pin, load_pin
 
 FILE_NAME = re.compile(r"(\d{4})-[a-z0-9][a-z0-9.-]*\.patch")
@@ -21,23 +21,26 @@ class Patch:
     path: Path
     number: str
     name: str
-    author: str
-    date: str
-    subject: str
-    body: str
-    trailers: dict[str, str]
+    head: Head
     changes: tuple[FileChange, ...]
     diff: bytes
+
+    @property
+    def subject(self) -> str:
+        return self.head.subject
+
+    @property
+    def body(self) -> str:
+        return self.head.body
+
+    @property
+    def trailers(self) -> dict[str, str]:
+        return self.head.trailers
 
     @property
     def generated(self) -> bool:
         """True for a patch whose content comes from kernels/."""
         return "Generated-From" in self.trailers
-
-    @property
-    def message(self) -> str:
-        """The whole commit message, as `git am` would record it."""
-        return f"{self.subject}\n\n{self.body}\n" if self.body else f"{self.subject}\n"
 
     @property
     def evidence(self) -> str | None:
@@ -116,7 +119,7 @@ def load_patch(path: Path) -> Patch:
     if not found:
         raise _bad(path, "the file name is not NNNN-lower-case-slug.patch")
     try:
-        parsed = mail.parse(path.read_bytes())
+        head, changes, diff = mail.parse(path.read_bytes())
     except OSError as error:
         raise _bad(path, f"cannot be read: {error.strerror}") from None
     except mail.MalformedPatch as error:
@@ -125,13 +128,9 @@ def load_patch(path: Path) -> Patch:
         path=path,
         number=found.group(1),
         name=path.stem,
-        author=parsed.author,
-        date=parsed.date,
-        subject=parsed.subject,
-        body=parsed.body,
-        trailers=parsed.trailers,
-        changes=parsed.changes,
-        diff=parsed.diff,
+        head=head,
+        changes=changes,
+        diff=diff,
     )
 
 

@@ -1,0 +1,126 @@
+"""The proof of a patch series: one predicate per line, and an exit code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Iterator
+
+from . import base, checkpoints, drift, export, generate, lint, scratchrepo
+from .commits import Applied, commit_series
+from .errors import Exit, Failure
+from .layout import Layout
+from .listing import counted
+from .series import Series, load_series
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One predicate's answer: problems is empty when it holds."""
+
+    predicate: str
+    problems: tuple[str, ...]
+    detail: str = ""
+    failure: Exit = Exit.PATCH
+
+    @property
+    def holds(self) -> bool:
+        return not self.problems
+
+    def as_json(self) -> dict:
+        return {
+            "predicate": self.predicate,
+            "ok": self.holds,
+            "detail": self.detail,
+            "problems": list(self.problems),
+        }
+
+    def text(self) -> str:
+        mark = "ok  " if self.holds else "FAIL"
+        lines = [f"{mark}  {self.predicate:<15}  {self.detail}".rstrip()]
+        for problem in self.problems:
+            first, *rest = problem.splitlines()
+            lines += [f"      {first}", *(f"        {line}" for line in rest)]
+        return "\n".join(lines)
+
+
+def run(layout: Layout, given_wheel: Path | None = None) -> list[Verdict]:
+    """Check the whole series; every predicate is tried, also after another has failed.
+
+    Raises Failure when a patch file cannot be read at all or the pinned source cannot be had.
+    """
+    series = load_series(layout.patches)
+    with scratchrepo.imported(series.pin, given_wheel) as repo:
+        return list(_verdicts(layout, series, repo))
+
+
+def exit_code(verdicts: list[Verdict]) -> Exit:
+    """DONE when all hold, PATCH when a patch is wrong, NO when only a rendered file is stale."""
+    failures = {verdict.failure for verdict in verdicts if not verdict.holds}
+    return max(failures, default=Exit.DONE)
+
+
+def _verdicts(layout: Layout, series: Series, repo: Path) -> Iterator[Verdict]:
+    yield Verdict(
+        "lint", tuple(lint.lint_series(series)), counted(series.patches, "patch file")
+    )
+    applied: list[Applied] = []
+    commit = series.pin.commit
+    yield _try("strict apply", lambda: _apply(repo, series, applied))
+    if applied:
+        yield Verdict(
+            "whitespace",
+            tuple(lint.lint_applied(repo, commit, applied)),
+            "no whitespace error, no CRLF file",
+        )
+        exported = export.export_tree(repo, commit, applied[-1].commit)
+        yield Verdict(
+            "round trip",
+            tuple(export.compare(series.directory, exported).lines()),
+            "export gives the patch files byte for byte",
+        )
+    yield _try("kernels", lambda: _kernels(layout, series))
+    yield _try("drift guard", lambda: _drift(repo, series))
+    if applied:
+        yield _checkpoints(layout, series, applied)
+
+
+def _try(predicate: str, action: Callable[[], tuple[str, tuple[str, ...]]]) -> Verdict:
+    """A predicate whose refusal is raised as a Failure."""
+    try:
+        detail, problems = action()
+        return Verdict(predicate, problems, detail)
+    except Failure as failure:
+        told = failure.what + (f"\n{failure.where}" if failure.where else "")
+        return Verdict(predicate, (told,))
+
+
+def _apply(repo: Path, series: Series, applied: list[Applied]):
+    applied += commit_series(repo, series.pin.commit, series)
+    return f"tip {applied[-1].commit}", ()
+
+
+def _kernels(layout: Layout, series: Series):
+    wanted = generate.regenerate(series.directory, layout.kernels)
+    problems = tuple(
+        f"{name} differs from kernels/ at {export.first_difference(there, data)}"
+        for name, data in wanted.items()
+        if (there := (series.directory / name).read_bytes()) != data
+    )
+    return f"{counted(list(wanted), 'generated patch file')}", problems
+
+
+def _drift(repo: Path, series: Series):
+    return f"{drift.require_in(repo, base.REF, series)} hooked functions", ()
+
+
+def _checkpoints(layout: Layout, series: Series, applied: list[Applied]) -> Verdict:
+    text = checkpoints.render(series.pin, applied, layout.records)
+    current = checkpoints.is_current(layout.checkpoints, text)
+    stale = "it is not what the series renders: python -m patchset checkpoint render"
+    return Verdict(
+        layout.checkpoints.name,
+        () if current else (stale,),
+        "rendered from this series",
+        Exit.NO,
+    )

@@ -1,0 +1,207 @@
+"""What stands at a target path, read without changing it: ours and complete, or why not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from . import base, gitenv
+from .commits import commit_series
+from .errors import Exit, Failure
+from .listing import listed
+from .result import ALREADY, TreeResult
+from .series import Series
+from .state import State, read_state
+
+OWNER_KEY = "patchset.release"
+SOURCE_KEY = "patchset.source"
+
+_IN_PROGRESS = {
+    "rebase-apply": ("git am", "am --abort"),
+    "rebase-merge": ("git rebase", "rebase --abort"),
+    "MERGE_HEAD": ("git merge", "merge --abort"),
+    "CHERRY_PICK_HEAD": ("git cherry-pick", "cherry-pick --abort"),
+    "REVERT_HEAD": ("git revert", "revert --abort"),
+    "BISECT_LOG": ("git bisect", "bisect reset"),
+}
+
+
+def is_empty(target: Path) -> bool:
+    """True when a target can be made here: nothing, or an empty directory."""
+    if not target.exists():
+        return True
+    return target.is_dir() and not any(target.iterdir())
+
+
+def require_ours(target: Path) -> None:
+    """Raise Failure(PATCH) unless target is a tree that this tool made."""
+    if not target.is_dir():
+        raise _refuse(
+            target, "the target is not a directory", "choose another: --to DIR"
+        )
+    if not (target / ".git").is_dir():
+        raise _refuse(
+            target,
+            "the target is not a git repository, so it was not made by this tool",
+            "choose another place: --to DIR, or move that directory away",
+        )
+    if not _config(target, OWNER_KEY):
+        raise _refuse(
+            target,
+            "the target is a git repository that this tool did not make",
+            f"to patch your own checkout: scripts/apply.sh --into {_quoted(target)}",
+        )
+
+
+def read_target(
+    target: Path, series: Series, wanted: Series, source: str
+) -> TreeResult:
+    """Read an existing target; return its commits when it already is what was asked for.
+
+    Arguments: series is the whole series, wanted the part asked for, source "wheel" or "git".
+    Raises Failure(PATCH), each with its own message and next command, when the target is foreign,
+    has another base, has a git operation in progress, is dirty, or holds something else.
+    """
+    require_ours(target)
+    _require_base(target, series, source)
+    _require_idle(target)
+    _require_clean(target)
+    base_commit = gitenv.text(target, "rev-parse", base.REF)
+    applied = commit_series(target, base_commit, wanted)
+    tip = applied[-1]
+    head_tree = gitenv.text(target, "rev-parse", "HEAD^{tree}")
+    if head_tree == tip.tree:
+        return TreeResult(str(target), source, ALREADY, base_commit, tuple(applied))
+    state = read_state(lambda path: blob_at(target, "HEAD", path), series)
+    raise _other_content(target, state, series, wanted, head_tree)
+
+
+def blob_at(repo_dir: Path, revision: str, path: str) -> str | None:
+    """The blob id of a path in a revision; None when it has no such file."""
+    command = ["--literal-pathspecs", "ls-tree", revision, "--", path]
+    found = gitenv.text(repo_dir, *command)
+    return found.split()[2] if found else None
+
+
+def _require_base(target: Path, series: Series, source: str) -> None:
+    release = _config(target, OWNER_KEY)
+    if release != series.pin.version:
+        raise _refuse(
+            target,
+            f"the target was made for SGLang {release}; the patches are for {series.pin.version}",
+            _rebuild(target),
+        )
+    made_from = _config(target, SOURCE_KEY)
+    if made_from != source:
+        raise _refuse(
+            target,
+            f"the target was made with --source {made_from}, not {source}",
+            f"{_rebuild(target)}, or choose another place: --to DIR",
+        )
+    try:
+        commit = gitenv.text(target, "rev-parse", "--verify", base.REF)
+    except gitenv.GitCommandError:
+        raise _refuse(
+            target, f"the target has lost its base ({base.REF})", _rebuild(target)
+        ) from None
+    if source == "wheel" and commit != series.pin.commit:
+        raise _refuse(
+            target,
+            f"the target's base differs: {commit}, pinned {series.pin.commit}",
+            _rebuild(target),
+        )
+
+
+def _require_idle(target: Path) -> None:
+    for name, (operation, way_out) in _IN_PROGRESS.items():
+        if (target / ".git" / name).exists():
+            raise _refuse(
+                target,
+                f"{operation} is in progress in the target",
+                f"git -C {_quoted(target)} {way_out}",
+            )
+
+
+def _require_clean(target: Path) -> None:
+    status = gitenv.run(target, "status", "--porcelain", "-z", "--no-renames")
+    entries = [os.fsdecode(entry) for entry in status.split(b"\0")[:-1]]
+    if entries:
+        raise _refuse(
+            target,
+            "the target has changes that are not committed",
+            f"commit them, or put them away: git -C {_quoted(target)} stash -u",
+            listed(entries),
+        )
+
+
+def _other_content(
+    target: Path, state: State, series: Series, wanted: Series, head_tree: str
+) -> Failure:
+    count = f"{state.applied} of {state.total}"
+    if state.foreign:
+        return _refuse(
+            target,
+            "foreign tree: these files are in no step of the series",
+            f"if they hold your work on the patches: scripts/export.sh; else {_rebuild(target)}",
+            listed(state.foreign),
+        )
+    if state.partial:
+        return _refuse(
+            target,
+            "half-applied: the files stand at different patches of the series",
+            _rebuild(target),
+            listed([f"{path}: {patch}" for path, patch in state.partial]),
+        )
+    expected = _tree_after(target, series, state.applied)
+    if head_tree != expected:
+        return _refuse(
+            target,
+            f"{count} patches are applied, and files outside the series were changed",
+            f"keep your work on another branch, then {_rebuild(target)}",
+            listed(_differing(target, expected, head_tree)),
+        )
+    return _refuse(
+        target,
+        f"{count} patches are applied, "
+        f"{len(wanted.patches)} were asked for (up to {wanted.patches[-1].name})",
+        _rebuild(target),
+    )
+
+
+def _tree_after(target: Path, series: Series, count: int) -> str:
+    base_commit = gitenv.text(target, "rev-parse", base.REF)
+    if count == 0:
+        return gitenv.text(target, "rev-parse", f"{base_commit}^{{tree}}")
+    upto = series.upto(series.patches[count - 1].name)
+    return commit_series(target, base_commit, upto)[-1].tree
+
+
+def _differing(target: Path, before: str, after: str) -> list[str]:
+    command = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", before, after]
+    names = gitenv.run(target, *command).split(b"\0")[:-1]
+    return [os.fsdecode(name) for name in names]
+
+
+def _config(target: Path, key: str) -> str:
+    # A parent directory may be a repository too: only the target's own file counts.
+    file = str(target / ".git" / "config")
+    try:
+        return gitenv.text(target, "config", "--file", file, "--get", key)
+    except gitenv.GitCommandError:
+        return ""
+
+
+def _refuse(target: Path, what: str, after: str, files: str = "") -> Failure:
+    where = f"{target}\n{files}" if files else str(target)
+    return Failure(
+        Exit.PATCH, what, where=where, state="the target is as it was", next=after
+    )
+
+
+def _rebuild(target: Path) -> str:
+    return f"make it again: scripts/apply.sh --to {_quoted(target)} --force"
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

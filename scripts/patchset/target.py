@@ -1,0 +1,192 @@
+"""The patched tree in a directory of its own: built beside its place, then renamed into it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Iterator
+
+from . import base, disk, gitenv, lock, standing
+from .commits import Applied, commit_series
+from .errors import Exit, Failure
+from .result import MADE, WOULD, TreeResult
+from .series import Series
+
+BRANCH = "sm120"
+STOCK_TAG = "checkpoint/0000-stock"
+
+# Running or building the tree leaves these; they are not changes of it.
+_IGNORED = "__pycache__/\n*.pyc\n*.so\n*.egg-info/\nbuild/\n.venv*/\n"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the base comes from.
+
+    name is "wheel" or "git"; fill makes the base commit in an empty directory and returns its id.
+    """
+
+    name: str
+    fill: Callable[[Path], str]
+
+
+def apply_to(
+    target: Path,
+    series: Series,
+    wanted: Series,
+    source: Source,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+) -> TreeResult:
+    """Make the patched tree at target, or find that it is there already.
+
+    Arguments: series is the whole series, wanted the part to apply; force replaces a target that
+    this tool made; dry_run does everything in a scratch directory and throws it away. Whatever
+    happens, target afterwards is as it was or complete. Raises Failure(PATCH) for patches that do
+    not apply and for a target that holds something else, Failure(ENVIRONMENT) for a read-only
+    place, a full disk and another apply at work on the same target.
+    """
+    target = Path(os.path.realpath(target))
+    if not standing.is_empty(target):
+        if not force:
+            return standing.read_target(target, series, wanted, source.name)
+        standing.require_ours(target)
+    if dry_run:
+        return _rehearse(target, wanted, source)
+    with _our_turn(target):
+        _recover(target)
+        # Another apply may have finished while we were on our way to the lock.
+        if not standing.is_empty(target) and not force:
+            return standing.read_target(target, series, wanted, source.name)
+        return _build_beside(target, wanted, source)
+
+
+def _rehearse(target: Path, wanted: Series, source: Source) -> TreeResult:
+    with tempfile.TemporaryDirectory(prefix="patchset-dry-run-") as scratch:
+        with _disk_errors(scratch):
+            base_commit, applied = _commit_all(Path(scratch), wanted, source)
+    return TreeResult(str(target), source.name, WOULD, base_commit, applied)
+
+
+def _commit_all(
+    directory: Path, wanted: Series, source: Source
+) -> tuple[str, tuple[Applied, ...]]:
+    base_commit = source.fill(directory)
+    return base_commit, tuple(commit_series(directory, base_commit, wanted))
+
+
+@contextlib.contextmanager
+def _our_turn(target: Path) -> Iterator[None]:
+    missing = [parent for parent in target.parents if not parent.exists()]
+    try:
+        with _disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with lock.hold(_beside(target, "lock")):
+                yield
+    except lock.Held:
+        raise Failure(
+            Exit.ENVIRONMENT,
+            "another apply is at work on the same target",
+            where=str(target),
+            state="nothing was changed",
+            next="wait until it has finished, then run the same command again",
+        ) from None
+    finally:
+        # Directories made on the way go again when nothing came to stand in them.
+        with contextlib.suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
+
+
+def _recover(target: Path) -> None:
+    """Undo what a killed process left; the caller holds the lock, so nobody is at work on it."""
+    old = _beside(target, "old")
+    if old.exists() and standing.is_empty(target):
+        os.rename(old, target)
+    for stale in [old, *target.parent.glob(f".{target.name}.new-*")]:
+        _remove(stale)
+
+
+def _build_beside(target: Path, wanted: Series, source: Source) -> TreeResult:
+    name = f"{_beside(target, 'new').name}-"
+    new = Path(tempfile.mkdtemp(prefix=name, dir=target.parent))
+    try:
+        base_commit, applied = _commit_all(new, wanted, source)
+        _finish(new, source, wanted, base_commit, applied)
+        new.chmod(0o777 & ~_umask())
+        _swap(new, target)
+    finally:
+        _remove(new)
+    return TreeResult(str(target), source.name, MADE, base_commit, applied)
+
+
+def _finish(
+    new: Path,
+    source: Source,
+    wanted: Series,
+    base_commit: str,
+    applied: tuple[Applied, ...],
+) -> None:
+    """Refs, marks and files of a repository that has all its commits."""
+    refs = {
+        base.REF: base_commit,
+        f"refs/heads/{BRANCH}": applied[-1].commit,
+        f"refs/tags/{STOCK_TAG}": base_commit,
+    }
+    for each in applied:
+        if each.patch.evidence:
+            refs[f"refs/tags/checkpoint/{each.patch.evidence}"] = each.commit
+    updates = "".join(f"update {ref} {commit}\n" for ref, commit in refs.items())
+    gitenv.run(new, "update-ref", "--stdin", input=updates.encode())
+    gitenv.run(new, "config", standing.OWNER_KEY, wanted.pin.version)
+    gitenv.run(new, "config", standing.SOURCE_KEY, source.name)
+    (new / ".git" / "info" / "exclude").write_text(_IGNORED)
+    gitenv.run(new, "symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
+    gitenv.run(new, "reset", "--quiet", "--hard")
+
+
+def _swap(new: Path, target: Path) -> None:
+    """Put new in the place of target. Killed between the renames, _recover puts target back."""
+    old = _beside(target, "old")
+    if not standing.is_empty(target):
+        os.rename(target, old)
+    try:
+        os.rename(new, target)
+    except BaseException:
+        if old.exists():
+            os.rename(old, target)
+        raise
+    _remove(old)
+
+
+def _disk_errors(target: Path | str) -> contextlib.AbstractContextManager[None]:
+    return disk.errors(
+        str(target),
+        "the target is as it was",
+        "choose another place: scripts/apply.sh --to DIR",
+    )
+
+
+def _beside(target: Path, what: str) -> Path:
+    return target.parent / f".{target.name}.{what}"
+
+
+def _remove(directory: Path) -> None:
+    # A git process of a killed run may still be writing for a moment.
+    for _ in range(20):
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            return
+        time.sleep(0.05)
+
+
+def _umask() -> int:
+    value = os.umask(0)
+    os.umask(value)
+    return value
