@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import gitenv
+from . import disk, gitenv
 from .errors import Exit, Failure
 from .mail import FileChange, Head
 from .series import Patch, Series
@@ -100,7 +100,10 @@ class _Index:
         try:
             gitenv.run(self.repo_dir, *command, input=patch.diff, env=self.env)
         except gitenv.GitCommandError as error:
-            raise _refusal(patch, before, gitenv.message_of(error)) from None
+            said = gitenv.message_of(error)
+            if disk.is_told_by(said):
+                raise
+            raise _refusal(patch, before, said) from None
         if any(before.get(c.path) != c.old_blob for c in patch.changes):
             raise _refusal(patch, before, "")
         after = self.blobs(patch)
@@ -137,7 +140,13 @@ def _refusal(patch: Patch, before: dict[str, str], said: str) -> Failure:
             where += f"\nforeign files: {_names(foreign)}"
         if said and not place:
             where += f"\n{said}"
-    return Failure(Exit.PATCH, what, where=where, state=_UNCHANGED)
+    return Failure(
+        Exit.PATCH,
+        what,
+        where=where,
+        state=_UNCHANGED,
+        next="find out whether the series itself is whole: scripts/check.sh",
+    )
 
 
 def _names(changes: list[FileChange]) -> str:

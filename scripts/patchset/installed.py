@@ -6,11 +6,11 @@ import contextlib
 import shlex
 from dataclasses import asdict, dataclass
 
-from . import journal
+from . import drift, journal
 from .environment import Installation, find_installation
 from .errors import Exit, Failure
 from .listing import columns, counted
-from .scratch import files_after
+from .files_after import files_after
 from .series import Patch, Series
 from .site_files import UNTOUCHED, SiteFiles
 
@@ -164,6 +164,7 @@ def apply_installed(
         if in_place and state.applied == len(wanted.patches):
             return InstalledResult(**common, already=True, by_hand=True)
         site.require_pristine(state)
+        drift.require(site.read, series, wanted)
         site.require_writable(wanted)
         contents = files_after(wanted, site.read)
         if not dry_run:

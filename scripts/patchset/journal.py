@@ -121,7 +121,8 @@ class Journal:
             raise Unreadable(str(error)) from None
 
     def sweep(self) -> None:
-        """Removes folders of journals that were never begun or already over when their process was killed."""
+        """Removes what a killed process left beside a good journal, or of one that was never begun or already over."""
+        _drop(_spare(self.folder / MANIFEST))
         pattern = f"{self.folder.name}{_UNFINISHED}*"
         for left in self.folder.parent.glob(pattern):
             shutil.rmtree(left)
@@ -313,7 +314,9 @@ def _keep(source: Path, kept: Path) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, kept)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         # No hard links on this file system, or not for a file of another owner.
         shutil.copy2(source, kept)
         owner = source.stat()

@@ -35,17 +35,21 @@ class SiteFiles:
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """No other apply or revert works on this installation meanwhile. Raises Failure(ENVIRONMENT)."""
-        try:
-            with journal.locked(self.installation.dist_info):
-                yield
-        except journal.Busy:
-            raise Failure(
-                Exit.ENVIRONMENT,
-                "another apply or revert is at work on this installation",
-                where=str(self.installation.dist_info),
-                state=UNTOUCHED,
-                next="wait until it is done, then run the same command again",
-            ) from None
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(journal.locked(self.installation.dist_info))
+            except journal.Busy:
+                raise Failure(
+                    Exit.ENVIRONMENT,
+                    "another apply or revert is at work on this installation",
+                    where=str(self.installation.dist_info),
+                    state=UNTOUCHED,
+                    next="wait until it is done, then run the same command again",
+                ) from None
+            except OSError as error:
+                why = f"no lock on it: {error.strerror}"
+                raise self._unwritable(self.installation.dist_info, why) from None
+            yield
 
     def manifest(self) -> Manifest | None:
         """What an earlier apply left, or None. Raises Failure(PATCH) when it can't be read."""

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from .. import base, drift, installed, target, wheel
+from .. import base, drift, gitsource, installed, into, target, wheel
 from ..errors import Exit
 from ..layout import Layout
 from ..series import Series, load_series
@@ -89,17 +89,19 @@ def _run(parser, layout: Layout, arguments: argparse.Namespace) -> Exit:
 
 def _apply(layout: Layout, arguments: argparse.Namespace):
     series = load_series(arguments.patches)
-    wanted = series.upto(arguments.upto) if arguments.upto else series
     if arguments.installed:
         return installed.apply_installed(
-            wanted, arguments.python, dry_run=arguments.dry_run
+            series, arguments.python, dry_run=arguments.dry_run, upto=arguments.upto
         )
     if arguments.into:
-        from .. import checkout
-
-        return checkout.apply_into(
-            wanted, arguments.into, dry_run=arguments.dry_run, force=arguments.force
+        return into.apply_into(
+            series,
+            arguments.into,
+            dry_run=arguments.dry_run,
+            force=arguments.force,
+            upto=arguments.upto,
         )
+    wanted = series.upto(arguments.upto) if arguments.upto else series
     return target.apply_to(
         arguments.to or layout.target,
         series,
@@ -120,11 +122,9 @@ def _source(
         return base.import_base(directory, file, series.pin)
 
     def from_git(directory: Path) -> str:
-        from .. import gitsource
-
         url = arguments.url or series.pin.git_url
-        _say(f"cloning SGLang {series.pin.tag} from {url}")
-        return gitsource.clone_at_tag(series.pin, directory, url)
+        _say(f"fetching SGLang {series.pin.tag} from {url}")
+        return gitsource.fetch_at_tag(series, directory, url)
 
     def guarded(directory: Path) -> str:
         fill = from_git if arguments.source == "git" else from_wheel

@@ -9,10 +9,15 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
-from . import gitenv
+from . import disk, gitenv, scratchrepo
 from .commits import commit_series
 from .series import Series
+
+_ANOTHER = (
+    "name a writable temporary directory in TMPDIR, then run the same command again"
+)
 
 
 def files_after(
@@ -22,8 +27,11 @@ def files_after(
 
     `read` gives the bytes of a path before, or None. Raises Failure(PATCH) when a patch does not apply.
     """
-    with tempfile.TemporaryDirectory(prefix="patchset-scratch-") as scratch:
-        gitenv.run(scratch, "init", "--quiet", "--bare", "--template=")
+    place = tempfile.gettempdir()
+    with (
+        disk.errors(place, "nothing was changed", _ANOTHER),
+        scratchrepo.empty() as scratch,
+    ):
         tip = commit_series(scratch, _base(series, read, scratch), series)[-1].commit
         last = {c.path: c for patch in series.patches for c in patch.changes}
         return {
@@ -32,7 +40,7 @@ def files_after(
         }
 
 
-def _base(series: Series, read: Callable[[str], bytes | None], scratch: str) -> str:
+def _base(series: Series, read: Callable[[str], bytes | None], scratch: Path) -> str:
     """A commit that has only the touched files, as `read` gives them."""
     modes = {
         change.path: change.old_mode
@@ -46,7 +54,7 @@ def _base(series: Series, read: Callable[[str], bytes | None], scratch: str) -> 
             command = ["hash-object", "-w", "--stdin"]
             blob = gitenv.run(scratch, *command, input=data).decode().strip()
             entries.append(f"{modes[path] or '100644'} {blob}\t{path}\0")
-    index = {"GIT_INDEX_FILE": os.path.join(scratch, "patchset-index")}
+    index = {"GIT_INDEX_FILE": os.path.join(scratch, "scratch-index")}
     listing = "".join(entries).encode()
     gitenv.run(scratch, "update-index", "-z", "--index-info", input=listing, env=index)
     tree = gitenv.text(scratch, "write-tree", env=index)
@@ -58,5 +66,5 @@ def _base(series: Series, read: Callable[[str], bytes | None], scratch: str) -> 
     return gitenv.text(scratch, "commit-tree", tree, "-m", "base", env=who)
 
 
-def _blob(repo_dir: str, name: str) -> bytes:
+def _blob(repo_dir: Path, name: str) -> bytes:
     return gitenv.run(repo_dir, "cat-file", "blob", name)

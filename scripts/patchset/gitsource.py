@@ -1,0 +1,164 @@
+"""`--source git`: the base commit taken from upstream's own repository, at the tag of the pin."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import git
+
+from . import base, gitenv
+from .errors import Exit, Failure
+from .listing import counted, listed
+from .series import Series
+from .standing import blob_at
+from .state import read_state
+
+STATE = "nothing was changed"
+
+# A server that has gone silent must end in a message, not in a wait without end.
+_PATIENCE = {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"}
+# `ext::` and the like would run a program.
+_PROTOCOLS = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
+
+_NO_TAG = re.compile(r"couldn't find remote ref|Could not find remote branch")
+_NO_ANSWER = re.compile(
+    r"Could not resolve host|Couldn't resolve|Failed to connect|Could not connect"
+    r"|unable to look up|unable to connect|Connection (refused|timed out|reset)|timed out"
+    r"|Network is unreachable|Temporary failure in name resolution|Operation too slow|proxy"
+    r"|SSL|early EOF|hung up|Connection closed",
+    re.IGNORECASE,
+)
+_DISK = re.compile(r"No space left on device|Disk quota exceeded")
+
+
+def fetch_at_tag(series: Series, directory: Path, url: str) -> str:
+    """Makes a repository in the empty `directory` that has upstream's commit at the pin's tag; returns its id.
+
+    Only that commit is fetched, without its history. Arguments: url is anything that git fetches from, a local path
+    too. Raises Failure(ENVIRONMENT) when the repository or the tag can't be had, Failure(PATCH) listing the files
+    that the series touches and that differ from the pin's.
+    """
+    pin = series.pin
+    source = _absolute(url)
+    base.init_repository(directory)
+    gitenv.run(directory, "config", "remote.origin.url", source)
+    ref = f"refs/tags/{pin.tag}"
+    _fetch(directory, source, ref, pin.tag)
+    commit = gitenv.text(directory, "rev-parse", f"{ref}^{{commit}}")
+    state = read_state(lambda path: blob_at(directory, commit, path), series)
+    if state.kind != "pristine":
+        held = listed(
+            [*state.foreign, *(f"{path}: {holds}" for path, holds in state.partial)]
+        )
+        raise Failure(
+            Exit.PATCH,
+            f"{counted(state.foreign or state.partial, 'file')} that the series changes "
+            f"differ from the pin's at {pin.tag} of this repository",
+            where=f"{url}\n{held}".strip(),
+            state=STATE,
+            next="use upstream's own repository, or the wheel: scripts/apply.sh --source wheel",
+        )
+    return commit
+
+
+def _absolute(url: str) -> str:
+    # git would take a relative path from the new repository, not from where the user is.
+    if "://" not in url and os.path.exists(url):
+        return os.path.abspath(url)
+    return url
+
+
+def _fetch(directory: Path, source: str, ref: str, tag: str) -> None:
+    progress = _Progress()
+    settings = [f"{key}={value}" for key, value in _PATIENCE.items()]
+    options = [word for setting in settings for word in ("-c", setting)]
+    command = [
+        *("git", "-C", str(directory), *options),
+        *(
+            "fetch",
+            "--depth=1",
+            "--no-tags",
+            "--progress",
+            "--",
+            source,
+            f"{ref}:{ref}",
+        ),
+    ]
+    try:
+        process = git.cmd.Git().execute(command, as_process=True, env=dict(_PROTOCOLS))
+        try:
+            git.cmd.handle_process_output(
+                process, None, progress.new_message_handler(), decode_streams=True
+            )
+            process.wait()
+        except BaseException:
+            process.proc.kill()
+            process.proc.wait()
+            raise
+    except gitenv.GitCommandError:
+        raise _failure(progress.said, source, tag) from None
+    finally:
+        progress.end()
+
+
+class _Progress(git.RemoteProgress):
+    """Shows how far a fetch is, on a terminal only, and keeps what git said besides."""
+
+    STAGES = {
+        git.RemoteProgress.COUNTING: "counting",
+        git.RemoteProgress.COMPRESSING: "compressing",
+        git.RemoteProgress.RECEIVING: "receiving",
+        git.RemoteProgress.RESOLVING: "unpacking",
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width = 0
+
+    @property
+    def said(self) -> str:
+        return "\n".join([*self.other_lines, *self.error_lines])
+
+    def update(self, op_code, cur_count, max_count=None, message="") -> None:
+        stage = self.STAGES.get(op_code & self.OP_MASK)
+        if not stage or not max_count or not sys.stderr.isatty():
+            return
+        line = f"{stage} {100 * float(cur_count) / float(max_count):3.0f} %  {message}"
+        print(f"\r{line:<{self.width}}", end="", file=sys.stderr, flush=True)
+        self.width = max(self.width, len(line))
+
+    def end(self) -> None:
+        if self.width:
+            print(f"\r{'':<{self.width}}\r", end="", file=sys.stderr, flush=True)
+
+
+def _failure(said: str, source: str, tag: str) -> Failure:
+    where = f"{source}\n{said}".strip()
+    wheel = "or use the wheel: scripts/apply.sh --source wheel"
+    if _NO_TAG.search(said):
+        what, after_that = (
+            f"this repository has no tag {tag}",
+            "name another with --url",
+        )
+    elif _DISK.search(said):
+        what, after_that = "the disk is full", "free some space"
+    elif _NO_ANSWER.search(said):
+        what = "the repository can't be reached"
+        after_that = (
+            "check the network (a proxy is taken from https_proxy, not from git's "
+            "settings), or name a local clone with --url DIR"
+        )
+    else:
+        what, after_that = "nothing could be fetched from this repository", (
+            "check the address, or name another with --url"
+        )
+    return Failure(
+        Exit.ENVIRONMENT,
+        what,
+        where=where,
+        state=STATE,
+        next=f"{after_that}, {wheel}",
+    )
