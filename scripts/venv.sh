@@ -1,12 +1,13 @@
 # Sourced by the scripts beside it. Makes the virtual environment that they share, once, and sets
 # venv_python to its interpreter. PATCHSET_PYTHON chooses the interpreter it is made with,
-# PATCHSET_VENV another place than .venv at the top of the repository.
+# PATCHSET_VENV another place than .venv at the top of the repository. A script that needs more than
+# requirements.txt sets venv_requirements before it sources this.
 # shellcheck shell=bash
 
 unset PYTHONHOME PYTHONPATH
 venv_scripts=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 venv_directory=${PATCHSET_VENV:-${venv_scripts%/*}/.venv}
-venv_requirements=$venv_scripts/requirements.txt
+venv_requirements=${venv_requirements:-$venv_scripts/requirements.txt}
 venv_python=$venv_directory/bin/python
 
 # make_venv.py writes the stamp last, as a copy of the requirements.

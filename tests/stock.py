@@ -15,14 +15,17 @@ INDEXER = "python/sglang/srt/layers/attention/dsv4/indexer.py"
 
 def tree() -> Path:
     """The patched tree: $PATCHSET_TREE, or the one that scripts/apply.sh makes."""
-    return Path(os.environ.get("PATCHSET_TREE", ROOT / "build" / "sglang-0.5.13"))
+    path = Path(os.environ.get("PATCHSET_TREE", ROOT / "build" / "sglang-0.5.13"))
+    if not (path / INDEXER).is_file():
+        raise FileNotFoundError(
+            f"no patched tree at {path}: run scripts/apply.sh first"
+        )
+    return path
 
 
 def load_functions(path: str, names: list[str], namespace: dict) -> list:
     """Run the source of top-level functions ``names`` of ``tree()/path`` in ``namespace``."""
     file = tree() / path
-    if not file.is_file():
-        raise FileNotFoundError(f"no {path} in {tree()}: run scripts/apply.sh first")
     module = ast.parse(file.read_text())
     found = {
         n.name: n

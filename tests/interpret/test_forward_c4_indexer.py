@@ -94,9 +94,6 @@ def selection(inputs) -> tuple[torch.Tensor, str]:
 def test_flag_on_and_off_select_the_same_keys(monkeypatch, seed):
     case = IndexerCase("forward", (0, 1, 511, 512, 513, 700, 1024), 1024, tail="valid")
     inputs = make_indexer(case, seed=seed)
-    flat = inputs.kv_cache.view(len(inputs.kv_cache), -1)
-    keys = flat[:, : 64 * 128].view(torch.float8_e4m3fn).float()
-    flat[torch.isnan(keys).any(1)] = 0
     results = {}
     for flag in ("off", "on", "auto"):
         monkeypatch.setenv("SGLANG_SM120_INDEXER", flag)

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Prove the patches and the kernels: scripts/test.sh [TIER...]
+#
+#   unit       series, commands, their failures, the hooks            any machine
+#   interpret  kernel numerics in the Triton interpreter               any machine
+#   aot        kernels compiled for sm_120 and sm_121                  any machine
+#   gpu        numerics, graphs, determinism, memory                   a CUDA GPU
+#
+# Without a TIER: all, where gpu is left out, and said so, if there is no CUDA GPU.
+# PATCHSET_TEST_PYTHON names a Python with torch, triton and pytest to use instead of making
+# .venv-test (on a GPU host: the one that serves).
+set -uo pipefail
+scripts=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+root=${scripts%/*}
+tiers=("$@")
+for tier in "${tiers[@]}"; do
+    case $tier in
+        unit | interpret | aot | gpu) ;;
+        *)
+            echo "error: no tier $tier; there are unit, interpret, aot and gpu" >&2
+            exit 2
+            ;;
+    esac
+done
+[ ${#tiers[@]} -gt 0 ] || tiers=(unit interpret aot gpu)
+
+# The tests read stock functions and hooks out of the patched tree.
+"$scripts/apply.sh" >/dev/null || exit
+
+if [ -n "${PATCHSET_TEST_PYTHON:-}" ]; then
+    python=$PATCHSET_TEST_PYTHON
+else
+    PATCHSET_VENV=${PATCHSET_TEST_VENV:-$root/.venv-test}
+    venv_requirements=$root/tests/requirements.txt
+    . "$scripts/venv.sh"
+    python=$venv_python
+fi
+
+cd "$root" || exit 70
+unset TRITON_INTERPRET
+failed=0
+summary=()
+
+run_tier() {
+    local tier=$1 status
+    echo
+    echo "== $tier"
+    if [ "$tier" = interpret ]; then
+        TRITON_INTERPRET=1 "$python" -m pytest "tests/$tier"
+    else
+        "$python" -m pytest "tests/$tier"
+    fi
+    status=$?
+    if [ $status = 0 ]; then
+        summary+=("$tier: passed")
+    else
+        summary+=("$tier: FAILED (pytest exit $status)")
+        failed=1
+    fi
+}
+
+for tier in "${tiers[@]}"; do
+    if [ "$tier" = gpu ]; then
+        without_gpu=$("$python" -c 'import torch
+print("" if torch.cuda.is_available() else f"torch {torch.__version__} sees no CUDA GPU")')
+        if [ -n "$without_gpu" ]; then
+            summary+=("gpu: NOT RUN ($without_gpu)")
+            # Asked for by name, it must not look like a pass.
+            [ $# -eq 0 ] || failed=1
+            continue
+        fi
+    fi
+    run_tier "$tier"
+done
+
+if [ $# -eq 0 ] && [ -z "${PATCHSET_TEST_PYTHON:-}" ]; then
+    if "$python" -m black --quiet --check kernels tests scripts; then
+        summary+=("format: passed")
+    else
+        summary+=("format: FAILED (run black)")
+        failed=1
+    fi
+fi
+
+echo
+echo "== summary"
+printf '%s\n' "${summary[@]}"
+exit $failed
