@@ -52,7 +52,7 @@ def errors(place: str, state: str, another: str) -> Iterator[None]:
 def _full(place: str, state: str) -> Failure:
     return Failure(
         Exit.ENVIRONMENT,
-        "no space left on the disk",
+        "the disk is full",
         where=place,
         state=state,
         next="free some space, then run the same command again",

@@ -14,7 +14,7 @@ from .errors import Exit, Failure
 from .listing import counted, listed
 from .series import Series
 from .standing import blob_at
-from .state import read_state
+from .state import State, read_state
 
 STATE = "nothing was changed"
 
@@ -50,18 +50,29 @@ def fetch_at_tag(series: Series, directory: Path, url: str) -> str:
     commit = gitenv.text(directory, "rev-parse", f"{ref}^{{commit}}")
     state = read_state(lambda path: blob_at(directory, commit, path), series)
     if state.kind != "pristine":
-        held = listed(
-            [*state.foreign, *(f"{path}: {holds}" for path, holds in state.partial)]
-        )
         raise Failure(
             Exit.PATCH,
-            f"{counted(state.foreign or state.partial, 'file')} that the series changes "
-            f"differ from the pin's at {pin.tag} of this repository",
-            where=f"{url}\n{held}".strip(),
+            _difference(state, pin.tag),
+            where="\n".join([url, *listed(state.foreign or _held(state)).splitlines()]),
             state=STATE,
             next="use upstream's own repository, or the wheel: scripts/apply.sh --source wheel",
         )
     return commit
+
+
+def _difference(state: State, tag: str) -> str:
+    if state.foreign:
+        return (
+            f"{counted(state.foreign, 'file')} that the series changes "
+            f"differ from the pin's at {tag} of this repository"
+        )
+    if state.partial:
+        return f"the series is half applied at {tag} of this repository"
+    return f"{state.applied} of {state.total} patches are at {tag} of this repository already"
+
+
+def _held(state: State) -> list[str]:
+    return [f"{path}: {patch}" for path, patch in state.partial]
 
 
 def _absolute(url: str) -> str:
@@ -88,10 +99,12 @@ def _fetch(directory: Path, source: str, ref: str, tag: str) -> None:
         ),
     ]
     try:
-        process = git.cmd.Git().execute(command, as_process=True, env=dict(_PROTOCOLS))
+        process = git.cmd.Git().execute(
+            command, as_process=True, universal_newlines=True, env=dict(_PROTOCOLS)
+        )
         try:
             git.cmd.handle_process_output(
-                process, None, progress.new_message_handler(), decode_streams=True
+                process, None, progress.new_message_handler(), decode_streams=False
             )
             process.wait()
         except BaseException:

@@ -24,15 +24,6 @@ def unhashed_row(path: str) -> tuple[str, str, str]:
     return path, "", ""
 
 
-def listed(record: bytes) -> set[str]:
-    """The paths that `record` lists.
-
-    Raises:
-        ValueError: `record` is not UTF-8 text.
-    """
-    return {path for path, _ in _rows(record)}
-
-
 def updated(
     record: bytes,
     rows: Iterable[tuple[str, str, str]],

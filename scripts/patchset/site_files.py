@@ -214,7 +214,7 @@ class SiteFiles:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 failure = Failure(
                     Exit.ENVIRONMENT,
-                    "no space left on the disk",
+                    "the disk is full",
                     where=str(self.site),
                     next="free some space, then run the same command again",
                 )

@@ -589,7 +589,7 @@ def test_a_disk_that_is_really_full(small_disk, series):
     with pytest.raises(Failure) as caught:
         apply_into(series, repo)
     assert (
-        caught.value.code == Exit.ENVIRONMENT and "no space left" in caught.value.what
+        caught.value.code == Exit.ENVIRONMENT and "disk is full" in caught.value.what
     )
     assert everything(repo) == before and not git(
         repo, "for-each-ref", "refs/heads/sm120"
