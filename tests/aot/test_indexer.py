@@ -45,6 +45,15 @@ def test_fits_the_card(heads, dot_dtype, arch, report):
         assert resident >= indexer.CONFIGS[dot_dtype].programs_per_sm
 
 
+@pytest.mark.parametrize(
+    "dot_dtype,arch", [("fp8", 89), ("bf16", 89), ("fp8", 90), ("fp8", 100)]
+)
+def test_compiles_on_the_other_cards_that_the_flag_allows(dot_dtype, arch):
+    machine = compile_for(launch(64, dot_dtype), arch)
+    assert machine.mma or "tcgen05" in machine.forbidden
+    assert machine.spill_bytes == 0
+
+
 def test_a_pool_with_gaps_between_pages_compiles_to_the_same_machine():
     dense, padded = (
         compile_for(launch(64, "fp8", padding), 120) for padding in (0, 1024)
