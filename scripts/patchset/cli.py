@@ -48,8 +48,8 @@ def main(argv: list[str]) -> int:
         # The reader of our output has gone; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    except Exception:
-        return _bug()
+    except Exception as error:
+        return _bug(error)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,10 +70,10 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt(number)
 
 
-def _bug() -> int:
+def _bug(error: Exception) -> int:
     text = traceback.format_exc()
-    last = text.strip().splitlines()[-1]
-    print(f"{'error:':<7}a bug of patchset: {last}", file=sys.stderr)
+    what = traceback.format_exception_only(error)[0].splitlines()[0]
+    print(f"{'error:':<7}a bug of patchset: {what}", file=sys.stderr)
     if os.environ.get(DEBUG_VARIABLE) == "1":
         print(text, file=sys.stderr)
         return int(Exit.BUG)

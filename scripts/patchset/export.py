@@ -27,8 +27,7 @@ def export_tree(repo_dir: Path, base_commit: str, tip: str) -> dict[str, bytes]:
     replacement in repo_dir changes the output. Raises Failure(PATCH) for a merge, for a base that is no ancestor, and for a commit whose
     message has no `Patch:` trailer or repeats another's.
     """
-    base_commit = gitenv.text(repo_dir, "rev-parse", "--verify", f"{base_commit}^{{}}")
-    tip = gitenv.text(repo_dir, "rev-parse", "--verify", f"{tip}^{{}}")
+    base_commit, tip = _commit(repo_dir, base_commit), _commit(repo_dir, tip)
     files: dict[str, bytes] = {}
     with scratchrepo.borrowing(repo_dir) as clean:
         _require_line(clean, base_commit, tip)
@@ -144,6 +143,18 @@ def _shown(line: bytes) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def _commit(repo_dir: Path, name: str) -> str:
+    try:
+        return gitenv.text(repo_dir, "rev-parse", "--verify", f"{name}^{{commit}}")
+    except gitenv.GitCommandError:
+        raise Failure(
+            Exit.USAGE,
+            f"the tree has no commit {name!r}",
+            where=str(repo_dir),
+            state="nothing was written",
+        ) from None
+
+
 def _require_line(repo_dir: Path, base_commit: str, tip: str) -> None:
     try:
         gitenv.run(repo_dir, "merge-base", "--is-ancestor", base_commit, tip)
@@ -155,6 +166,8 @@ def _require_line(repo_dir: Path, base_commit: str, tip: str) -> None:
 
 
 def _file_name(data: bytes, commit: str) -> str:
+    if not data:
+        raise _unfit("the commit changes nothing", commit)
     try:
         name = mail.parse_head(data).trailers.get("Patch", "")
     except mail.MalformedPatch as error:

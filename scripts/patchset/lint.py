@@ -124,8 +124,6 @@ def _paths(patch: Patch) -> Iterator[Problem]:
             yield f"{change.path} is made by the build and not in upstream's tree"
         if not patch.generated and change.path.startswith(TREE_PREFIX):
             yield f"{change.path} may be changed only through kernels/"
-    if not patch.changes:
-        yield "it changes nothing"
 
 
 def _generated(patch: Patch) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from . import base, gitenv
+from . import base, gitenv, operation
 from .commits import commit_series
 from .errors import Exit, Failure
 from .listing import listed
@@ -16,15 +16,6 @@ from .state import State, read_state
 
 OWNER_KEY = "patchset.release"
 SOURCE_KEY = "patchset.source"
-
-_IN_PROGRESS = {
-    "rebase-apply": ("git am", "am --abort"),
-    "rebase-merge": ("git rebase", "rebase --abort"),
-    "MERGE_HEAD": ("git merge", "merge --abort"),
-    "CHERRY_PICK_HEAD": ("git cherry-pick", "cherry-pick --abort"),
-    "REVERT_HEAD": ("git revert", "revert --abort"),
-    "BISECT_LOG": ("git bisect", "bisect reset"),
-}
 
 
 def is_empty(target: Path) -> bool:
@@ -114,13 +105,13 @@ def _require_base(target: Path, series: Series, source: str) -> None:
 
 
 def _require_idle(target: Path) -> None:
-    for name, (operation, way_out) in _IN_PROGRESS.items():
-        if (target / ".git" / name).exists():
-            raise _refuse(
-                target,
-                f"{operation} is in progress in the target",
-                f"git -C {_quoted(target)} {way_out}",
-            )
+    found = operation.in_progress(target / ".git")
+    if found:
+        raise _refuse(
+            target,
+            f"{found.name} is in progress in the target",
+            f"finish it, or end it: git -C {_quoted(target)} {found.way_out}",
+        )
 
 
 def _require_clean(target: Path) -> None:

@@ -1,0 +1,63 @@
+"""What the unit tier shares: a small release, its patched tree, and the pinned SGLang itself."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from made_wheel import ROOT, Release, make_release
+from patchset import base, gitenv, target, wheel
+from patchset.series import load_series
+
+gitenv.scrub()
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory) -> Release:
+    """A release of five files and three patches; read it only."""
+    return make_release(tmp_path_factory.mktemp("small release"))
+
+
+@pytest.fixture(scope="session")
+def small_tree(small, tmp_path_factory) -> Path:
+    """The patched tree of `small`; copy it before changing it."""
+    series = small.series
+
+    def fill(directory: Path) -> str:
+        base.init_repository(directory)
+        return base.import_base(directory, small.wheel, series.pin)
+
+    place = tmp_path_factory.mktemp("small tree") / "sglang"
+    target.apply_to(place, series, series, target.Source("wheel", fill))
+    return place
+
+
+@pytest.fixture
+def own(small, tmp_path) -> Release:
+    """A copy of `small` that a test may change."""
+    shutil.copytree(small.wheel.parent, tmp_path / "own", dirs_exist_ok=True)
+    copied = tmp_path / "own"
+    return Release(copied / small.wheel.name, copied / "patches" / "0.5.13")
+
+
+@pytest.fixture
+def own_tree(small_tree, tmp_path) -> Path:
+    """A copy of `small_tree` that a test may change."""
+    return Path(shutil.copytree(small_tree, tmp_path / "own tree", symlinks=True))
+
+
+@pytest.fixture(scope="session")
+def real_wheel() -> Path:
+    """The pinned wheel itself, from the cache or the network."""
+    return wheel.obtain(load_series(ROOT / "patches" / "0.5.13").pin)
+
+
+@pytest.fixture(scope="session")
+def real_base(real_wheel, tmp_path_factory) -> Path:
+    """A repository with the pinned base commit; add no refs to it."""
+    repo = tmp_path_factory.mktemp("real base")
+    base.init_repository(repo)
+    base.import_base(repo, real_wheel, load_series(ROOT / "patches" / "0.5.13").pin)
+    return repo

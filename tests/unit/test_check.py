@@ -1,0 +1,127 @@
+"""`check` proves a series: each predicate is red once, and a red one does not hide the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from made_wheel import patchset
+from patchset import gitenv
+from patchset.errors import Exit
+
+PREDICATES = ["lint", "strict apply", "whitespace", "round trip", "kernels"]
+PREDICATES += ["drift guard", "CHECKPOINTS.md"]
+
+
+@pytest.fixture
+def proven(own):
+    """A release for which every predicate holds."""
+    where = ("--root", own.wheel.parent, "--wheel", own.wheel)
+    assert patchset("checkpoint", "render", *where).returncode == 0
+    return own
+
+
+def check(release) -> tuple[int, dict[str, list[str]]]:
+    where = ("--root", release.wheel.parent, "--wheel", release.wheel)
+    done = patchset("check", *where, "--json")
+    assert "Traceback" not in done.stderr
+    red = {
+        v["predicate"]: v["problems"] for v in json.loads(done.stdout) if not v["ok"]
+    }
+    return done.returncode, red
+
+
+def edit(path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def test_all_predicates_hold_and_are_printed(proven):
+    where = ("--root", proven.wheel.parent, "--wheel", proven.wheel)
+    done = patchset("check", *where)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert [line[6:21].strip() for line in lines] == PREDICATES
+    assert all(line.startswith("ok  ") for line in lines)
+
+
+def test_lint(proven):
+    edit(proven.patches / "0020-environ.patch", "Origin: a test\n", "")
+    code, red = check(proven)
+    assert code == Exit.PATCH
+    assert red["lint"] == ["0020-environ: no trailer Origin:"]
+
+
+def test_strict_apply(proven):
+    edit(proven.patches / "0020-environ.patch", "\n line 2\n", "\n line two\n")
+    code, red = check(proven)
+    assert code == Exit.PATCH
+    assert list(red) == ["strict apply"]
+    assert "0020-environ conflicts in this hunk" in red["strict apply"][0]
+
+
+def test_round_trip(proven):
+    path = proven.patches / "0020-environ.patch"
+    edit(path, "1 file changed, 1 insertion", "1 file changed, 9 insertion")
+    code, red = check(proven)
+    assert code == Exit.PATCH and list(red) == ["round trip"]
+    assert red["round trip"][0].startswith("0020-environ.patch differs at line")
+
+
+def test_kernels(proven):
+    (proven.wheel.parent / "kernels" / "config.py").write_text("WIDTH = 5\n")
+    code, red = check(proven)
+    assert code == Exit.PATCH and list(red) == ["kernels"]
+    assert red["kernels"][0].startswith("0010-kernels.patch differs from kernels/ at")
+    (proven.wheel.parent / "kernels" / "config.py").unlink()
+    code, red = check(proven)
+    assert code == Exit.PATCH and "which is not there" in red["kernels"][0]
+
+
+def test_drift_guard(proven):
+    (proven.patches / "hooks.toml").write_text(
+        '[[hook]]\npatch = "0020-environ"\nfile = "python/sglang/__init__.py"\n'
+        'function = "gone"\nparameters = []\n'
+    )
+    code, red = check(proven)
+    assert code == Exit.PATCH and list(red) == ["drift guard"]
+    assert "no such function" in red["drift guard"][0]
+
+
+def test_a_stale_page_is_a_no_and_not_a_bad_patch(proven):
+    page = proven.wheel.parent / "CHECKPOINTS.md"
+    page.write_text(page.read_text() + "edited\n")
+    code, red = check(proven)
+    assert code == Exit.NO and list(red) == ["CHECKPOINTS.md"]
+    where = ("--root", proven.wheel.parent, "--wheel", proven.wheel)
+    dry = patchset("checkpoint", "render", *where, "--dry-run")
+    assert dry.returncode == Exit.NO and "edited" in page.read_text()
+    assert patchset("checkpoint", "render", *where).returncode == 0
+    assert check(proven) == (Exit.DONE, {})
+
+
+def test_a_wrong_patch_outweighs_a_stale_page(proven):
+    (proven.wheel.parent / "CHECKPOINTS.md").unlink()
+    edit(proven.patches / "0020-environ.patch", "Origin: a test\n", "")
+    code, red = check(proven)
+    assert code == Exit.PATCH and {"lint", "CHECKPOINTS.md"} <= set(red)
+
+
+def test_the_page_has_every_commit_and_evidence_only_with_a_record(proven):
+    page = proven.wheel.parent / "CHECKPOINTS.md"
+    where = ("--root", proven.wheel.parent, "--wheel", proven.wheel)
+    rows = [line.split(" | ") for line in page.read_text().splitlines() if "`" in line]
+    rows = [row for row in rows if len(row) == 6]
+    made = proven.wheel.parent / "made"
+    commits = gitenv.text(made, "rev-list", "--reverse", "HEAD").split()
+    assert [row[2].strip("`") for row in rows] == commits
+    trees = [gitenv.text(made, "rev-parse", f"{commit}^{{tree}}") for commit in commits]
+    assert [row[3].strip("`") for row in rows] == trees
+    assert {row[5] for row in rows} == {"none |"}
+    records = proven.wheel.parent / "ci" / "checkpoints"
+    records.mkdir(parents=True)
+    (records / "0030-indexer.json").write_text("{}")
+    assert patchset("checkpoint", "render", *where).returncode == 0
+    assert "| [0030-indexer](ci/checkpoints/0030-indexer.json) |" in page.read_text()
