@@ -16,6 +16,9 @@ from .errors import Exit, Failure
 
 PROBE_SECONDS = 60
 
+# Ours is C for git's messages; there a `.pth` file with a non-ASCII path would not be readable.
+_LOCALE = {"LC_ALL": "C.UTF-8"}
+
 # Runs in the user's Python, so it keeps to what 3.8 has. `-I` also hides the user's own site-packages, where
 # `pip install --user` puts packages; it is looked at as a plain run of that Python would.
 PROBE = r"""
@@ -28,12 +31,18 @@ if sys.prefix == sys.base_prefix:
     if os.path.isdir(user) and user not in sys.path:
         sys.path.insert(next((i for i, p in enumerate(sys.path) if p.endswith("-packages")), len(sys.path)), user)
 spec = importlib.util.find_spec("sglang")
-dists = []
+dists, seen = [], set()
 for dist in metadata.distributions():
-    name = (dist.metadata["Name"] or "").lower()
-    path = getattr(dist, "_path", None)
-    if name == "sglang" and path is not None and str(path) not in [d["path"] for d in dists]:
-        dists.append({"path": str(path), "version": dist.version, "direct_url": dist.read_text("direct_url.json")})
+    path = str(getattr(dist, "_path", ""))
+    try:
+        mine = dist.metadata["Name"].lower() == "sglang"
+    except Exception:
+        continue  # a broken neighbour
+    # pip leaves a "~glang" behind when it is stopped; lib64 may be a link to lib.
+    if not mine or os.path.basename(path).startswith("~") or os.path.realpath(path) in seen:
+        continue
+    seen.add(os.path.realpath(path))
+    dists.append({"path": path, "version": dist.version, "direct_url": dist.read_text("direct_url.json")})
 json.dump({
     "python": "%d.%d.%d" % sys.version_info[:3],
     "package": None if spec is None else list(spec.submodule_search_locations or []),
@@ -128,6 +137,7 @@ def _probe(python: str) -> dict:
             capture_output=True,
             timeout=PROBE_SECONDS,
             cwd=os.path.dirname(python),
+            env={**os.environ, **_LOCALE},
         )
         reason = f"it exited {done.returncode}"
     except subprocess.TimeoutExpired:

@@ -69,7 +69,7 @@ class InstalledResult:
             ("sglang", f"{self.version} in {self.site}"),
             ("recovered", _RECOVERED if self.recovered else ""),
             ("result", done),
-            ("next", "restart running servers" if not self.dry_run else ""),
+            ("next", "" if self.already or self.dry_run else "restart running servers"),
             ("undo", revert if undoable else ""),
         ]
         patches = [

@@ -219,12 +219,14 @@ class Journal:
             )
         )
         try:
-            made.chmod(stat.S_IMODE(self.folder.parent.stat().st_mode))
+            _make_like(made, self.folder.parent)
             for entry in manifest.entries:
                 if entry.sha256_before is not None:
                     _keep(self.root / entry.path, made / ORIGINALS / entry.path)
             self._save(made, manifest)
-            _sync(path for path in made.rglob("*") if path.is_dir())
+            for directory in (path for path in made.rglob("*") if path.is_dir()):
+                _make_like(directory, self.folder.parent)
+                _sync([directory])
             os.rename(made, self.folder)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
@@ -235,7 +237,7 @@ class Journal:
         for directory in manifest.directories:
             made = self.root / directory
             made.mkdir()
-            shutil.copymode(made.parent, made)
+            _make_like(made, made.parent)
         # Every byte is on the disk before the first file changes: a full disk is met here.
         for entry in manifest.entries:
             data = contents[entry.path]
@@ -293,6 +295,14 @@ def _expected(state: str, entry: Entry) -> tuple[str | None, ...]:
 
 def _spare(target: Path) -> Path:
     return target.with_name(f".{target.name}{_SPARE}")
+
+
+def _make_like(made: Path, like: Path) -> None:
+    """Gives a new directory the mode and owner of another, whoever we are: its owner has to be able to uninstall."""
+    status = like.stat()
+    made.chmod(stat.S_IMODE(status.st_mode))
+    with contextlib.suppress(PermissionError):
+        os.chown(made, status.st_uid, status.st_gid)
 
 
 def _write_spare(target: Path, data: bytes, mode: int) -> None:

@@ -413,6 +413,31 @@ def test_an_interpreter_that_gives_no_answer(tmp_path, series, program):
     assert caught.value.code == Exit.ENVIRONMENT and caught.value.where == str(python)
 
 
+def test_one_install_seen_by_two_paths_is_one(env, series):
+    alias = env.site.with_name("alias-packages")
+    alias.symlink_to(env.site)
+    (env.site / "alias.pth").write_text(f"{alias}\n")
+    apply_installed(series, str(env.python))
+    assert env.holds(after())
+
+
+def test_what_pip_left_when_it_was_stopped_does_not_disturb(env, series):
+    shutil.copytree(env.info, env.site / "~glang-0.5.12.dist-info")
+    (env.site / "broken-1.0.dist-info").mkdir()
+    apply_installed(series, str(env.python))
+    assert env.holds(after())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write for another user")
+def test_root_leaves_everything_to_the_owner_of_the_environment(env, series):
+    for path in [env.site, *env.site.rglob("*")]:
+        os.lchown(path, 12345, 12345)
+    apply_installed(series, str(env.python))
+    assert {path.lstat().st_uid for path in env.site.rglob("*")} == {12345}
+    revert_installed(str(env.python))
+    assert {path.lstat().st_gid for path in env.site.rglob("*")} == {12345}
+
+
 @pytest.mark.parametrize("python", ["/no/such/python", "no-such-python", "/"])
 def test_an_interpreter_that_does_not_exist(series, python):
     with pytest.raises(Failure) as caught:

@@ -283,26 +283,26 @@ def test_a_read_only_file_system(small_disk, series):
     assert snapshot(env.site) == stock
 
 
-def test_site_packages_of_another_user(env, series, quick, tmp_path):
+def test_site_packages_of_another_user(env, series, quick):
     """As root the question needs another user; as anybody else, taking the right away is enough."""
     stock = snapshot(env.site)
     if os.geteuid():
         env.package(NEW).parents[1].chmod(0o555)
         with pytest.raises(Failure) as caught:
-            apply_installed(series, str(env.python))
+            apply_installed(series)
         env.package(NEW).parents[1].chmod(0o755)
         failure = caught.value
     else:
-        failure = _as_nobody(lambda: apply_installed(series, str(env.python)), tmp_path)
+        failure = _as_nobody(lambda: apply_installed(series), env, series)
     assert failure.code == Exit.ENVIRONMENT and "not writable" in failure.what
     assert str(env.site) in failure.next
     assert snapshot(env.site) == stock
 
 
-def _as_nobody(call, tmp_path) -> Failure:
-    for parent in [tmp_path, *tmp_path.parents][:-1]:
-        if parent.stat().st_uid == os.geteuid() and parent.stat().st_mode & 0o001 == 0:
-            parent.chmod(parent.stat().st_mode | 0o011)
+def _as_nobody(call, env, series) -> Failure:
+    for place in [*env.site.parents, *series.directory.parents]:
+        if place.stat().st_mode & 0o001 == 0:
+            place.chmod(place.stat().st_mode | 0o011)
     answer, said = os.pipe()
     child = os.fork()
     if child == 0:
