@@ -9,7 +9,7 @@ import sys
 import tempfile
 import traceback
 
-from . import gitenv, verbs
+from . import gitenv, signals, verbs
 from .errors import Exit, Failure
 from .layout import here
 
@@ -25,11 +25,9 @@ def main(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A path that the terminal's encoding lacks must not end the command.
         stream.reconfigure(errors="backslashreplace", line_buffering=True)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _stop)
-    arguments = _parser().parse_args(argv)
     try:
+        signals.unwind()
+        arguments = _parser().parse_args(argv)
         gitenv.scrub()
         return int(arguments.run(arguments))
     except Failure as failure:
@@ -64,10 +62,6 @@ def _parser() -> argparse.ArgumentParser:
     for register in verbs.ALL:
         register(subparsers, layout)
     return parser
-
-
-def _stop(number: int, frame: object) -> None:
-    raise KeyboardInterrupt(number)
 
 
 def _bug(error: Exception) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from . import gitenv
 from .errors import Exit, Failure
 
-_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|Out of diskspace")
+_NO_ROOM = 64 * 1024
 _READ_ONLY = re.compile(
     r"Read-only file system|Permission denied|insufficient permission", re.I
 )
@@ -39,7 +42,7 @@ def errors(place: str, state: str, another: str) -> Iterator[None]:
         said = gitenv.message_of(error)
         if _READ_ONLY.search(said):
             raise _unwritable(place, state, another, said) from None
-        if _FULL.search(said):
+        if _FULL.search(said) or _has_no_room(place):
             raise _full(place, state) from None
         raise Failure(
             Exit.ENVIRONMENT,
@@ -47,6 +50,15 @@ def errors(place: str, state: str, another: str) -> Iterator[None]:
             where=f"{place}\n{said}",
             state=state,
         ) from None
+
+
+def _has_no_room(place: str) -> bool:
+    """True when the file system is full: git doesn't always say why it couldn't write."""
+    nearest = next(
+        path for path in (Path(place), *Path(place).parents) if path.exists()
+    )
+    found = os.statvfs(nearest)
+    return found.f_bavail * found.f_frsize < _NO_ROOM
 
 
 def _full(place: str, state: str) -> Failure:

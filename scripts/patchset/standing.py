@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from . import base, gitenv, operation
@@ -12,7 +13,7 @@ from .errors import Exit, Failure
 from .listing import listed
 from .result import ALREADY, TreeResult
 from .series import Series
-from .state import State, read_state
+from .state import read_state
 
 OWNER_KEY = "patchset.release"
 SOURCE_KEY = "patchset.source"
@@ -45,27 +46,42 @@ def require_ours(target: Path) -> None:
         )
 
 
-def read_target(
-    target: Path, series: Series, wanted: Series, source: str
-) -> TreeResult:
+@dataclass(frozen=True)
+class Asked:
+    """What `apply` was asked for: the target, the whole series, the part wanted, the source."""
+
+    target: Path
+    series: Series
+    wanted: Series
+    source: str
+
+    @property
+    def again(self) -> str:
+        """How to make the target again."""
+        words = ["scripts/apply.sh"]
+        if self.source != "wheel":
+            words += ["--source", self.source]
+        if self.wanted != self.series:
+            words += ["--upto", self.wanted.patches[-1].name]
+        return f"make it again: {shlex.join([*words, '--to', str(self.target), '--force'])}"
+
+
+def read_target(asked: Asked) -> TreeResult:
     """Read an existing target; return its commits when it already is what was asked for.
 
-    Arguments: series is the whole series, wanted the part asked for, source "wheel" or "git".
     Raises Failure(PATCH), each with its own message and next command, when the target is foreign,
     has another base, has a git operation in progress, is dirty, or holds something else.
     """
+    target = asked.target
     require_ours(target)
-    _require_base(target, series, source)
+    _require_base(asked)
     _require_idle(target)
     _require_clean(target)
     base_commit = gitenv.text(target, "rev-parse", base.REF)
-    applied = commit_series(target, base_commit, wanted)
-    tip = applied[-1]
-    head_tree = gitenv.text(target, "rev-parse", "HEAD^{tree}")
-    if head_tree == tip.tree:
-        return TreeResult(str(target), source, ALREADY, base_commit, tuple(applied))
-    state = read_state(lambda path: blob_at(target, "HEAD", path), series)
-    raise _other_content(target, state, series, wanted, head_tree)
+    applied = commit_series(target, base_commit, asked.wanted)
+    if gitenv.text(target, "rev-parse", "HEAD^{tree}") != applied[-1].tree:
+        raise _other_content(asked, base_commit)
+    return TreeResult(str(target), asked.source, ALREADY, base_commit, tuple(applied))
 
 
 def blob_at(repo_dir: Path, revision: str, path: str) -> str | None:
@@ -75,33 +91,24 @@ def blob_at(repo_dir: Path, revision: str, path: str) -> str | None:
     return found.split()[2] if found else None
 
 
-def _require_base(target: Path, series: Series, source: str) -> None:
+def _require_base(asked: Asked) -> None:
+    target, pin = asked.target, asked.series.pin
     release = _config(target, OWNER_KEY)
-    if release != series.pin.version:
-        raise _refuse(
-            target,
-            f"the target was made for SGLang {release}; the patches are for {series.pin.version}",
-            _rebuild(target),
-        )
+    if release != pin.version:
+        what = f"the target was made for SGLang {release}; the patches are for {pin.version}"
+        raise _refuse(target, what, asked.again)
     made_from = _config(target, SOURCE_KEY)
-    if made_from != source:
-        raise _refuse(
-            target,
-            f"the target was made with --source {made_from}, not {source}",
-            f"{_rebuild(target)}, or choose another place: --to DIR",
-        )
+    if made_from != asked.source:
+        what = f"the target was made with --source {made_from}, not {asked.source}"
+        raise _refuse(target, what, f"{asked.again}\nor choose another place: --to DIR")
     try:
         commit = gitenv.text(target, "rev-parse", "--verify", base.REF)
     except gitenv.GitCommandError:
-        raise _refuse(
-            target, f"the target has lost its base ({base.REF})", _rebuild(target)
-        ) from None
-    if source == "wheel" and commit != series.pin.commit:
-        raise _refuse(
-            target,
-            f"the target's base differs: {commit}, pinned {series.pin.commit}",
-            _rebuild(target),
-        )
+        what = f"the target has lost its base ({base.REF})"
+        raise _refuse(target, what, asked.again) from None
+    if asked.source == "wheel" and commit != pin.commit:
+        what = f"the target's base differs: {commit}, pinned {pin.commit}"
+        raise _refuse(target, what, asked.again)
 
 
 def _require_idle(target: Path) -> None:
@@ -126,50 +133,46 @@ def _require_clean(target: Path) -> None:
         )
 
 
-def _other_content(
-    target: Path, state: State, series: Series, wanted: Series, head_tree: str
-) -> Failure:
-    count = f"{state.applied} of {state.total}"
+def _other_content(asked: Asked, base_commit: str) -> Failure:
+    target = asked.target
+    state = read_state(lambda path: blob_at(target, "HEAD", path), asked.series)
     if state.foreign:
         return _refuse(
             target,
             "foreign tree: these files are in no step of the series",
-            f"if they hold your work on the patches: scripts/export.sh; else {_rebuild(target)}",
+            f"if they hold your work on the patches: scripts/export.sh; else {asked.again}",
             listed(state.foreign),
         )
     if state.partial:
         return _refuse(
             target,
             "half-applied: the files stand at different patches of the series",
-            _rebuild(target),
+            asked.again,
             listed([f"{path}: {patch}" for path, patch in state.partial]),
         )
-    expected = _tree_after(target, series, state.applied)
-    if head_tree != expected:
+    count = f"{state.applied} of {state.total} patches are applied"
+    others = _differing(target, _tree_after(asked, base_commit, state.applied))
+    if others:
         return _refuse(
             target,
-            f"{count} patches are applied, and files outside the series were changed",
-            f"keep your work on another branch, then {_rebuild(target)}",
-            listed(_differing(target, expected, head_tree)),
+            f"{count}, and files outside the series were changed",
+            f"keep your work on another branch, then {asked.again}",
+            listed(others),
         )
-    return _refuse(
-        target,
-        f"{count} patches are applied, "
-        f"{len(wanted.patches)} were asked for (up to {wanted.patches[-1].name})",
-        _rebuild(target),
-    )
+    last = asked.wanted.patches[-1].name
+    wanted = f"{len(asked.wanted.patches)} were asked for (up to {last})"
+    return _refuse(target, f"{count}, {wanted}", asked.again)
 
 
-def _tree_after(target: Path, series: Series, count: int) -> str:
-    base_commit = gitenv.text(target, "rev-parse", base.REF)
+def _tree_after(asked: Asked, base_commit: str, count: int) -> str:
     if count == 0:
-        return gitenv.text(target, "rev-parse", f"{base_commit}^{{tree}}")
-    upto = series.upto(series.patches[count - 1].name)
-    return commit_series(target, base_commit, upto)[-1].tree
+        return base_commit
+    upto = asked.series.upto(asked.series.patches[count - 1].name)
+    return commit_series(asked.target, base_commit, upto)[-1].tree
 
 
-def _differing(target: Path, before: str, after: str) -> list[str]:
-    command = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", before, after]
+def _differing(target: Path, tree: str) -> list[str]:
+    command = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", tree, "HEAD"]
     names = gitenv.run(target, *command).split(b"\0")[:-1]
     return [os.fsdecode(name) for name in names]
 
@@ -188,10 +191,6 @@ def _refuse(target: Path, what: str, after: str, files: str = "") -> Failure:
     return Failure(
         Exit.PATCH, what, where=where, state="the target is as it was", next=after
     )
-
-
-def _rebuild(target: Path) -> str:
-    return f"make it again: scripts/apply.sh --to {_quoted(target)} --force"
 
 
 def _quoted(path: Path) -> str:

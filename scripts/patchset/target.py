@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
@@ -53,9 +54,12 @@ def apply_to(
     place, a full disk and another apply at work on the same target.
     """
     target = Path(os.path.realpath(target))
+    asked = standing.Asked(target, series, wanted, source.name)
+    if not dry_run:
+        _sweep(target)
     if not standing.is_empty(target):
         if not force:
-            return standing.read_target(target, series, wanted, source.name)
+            return standing.read_target(asked)
         standing.require_ours(target)
     if dry_run:
         return _rehearse(target, wanted, source)
@@ -63,7 +67,7 @@ def apply_to(
         _recover(target)
         # Another apply may have finished while we were on our way to the lock.
         if not standing.is_empty(target) and not force:
-            return standing.read_target(target, series, wanted, source.name)
+            return standing.read_target(asked)
         return _build_beside(target, wanted, source)
 
 
@@ -104,23 +108,39 @@ def _our_turn(target: Path) -> Iterator[None]:
                 parent.rmdir()
 
 
+def _sweep(target: Path) -> None:
+    """Undo what a killed process left, unless somebody is at work or the place is read-only."""
+    if _leftovers(target) or _beside(target, "lock").exists():
+        with contextlib.suppress(lock.Held, OSError):
+            with lock.hold(_beside(target, "lock")):
+                _recover(target)
+
+
 def _recover(target: Path) -> None:
-    """Undo what a killed process left; the caller holds the lock, so nobody is at work on it."""
+    """Undo what a killed process left; the caller holds the lock."""
     old = _beside(target, "old")
     if old.exists() and standing.is_empty(target):
         os.rename(old, target)
-    for stale in [old, *target.parent.glob(f".{target.name}.new-*")]:
+    for stale in _leftovers(target):
         _remove(stale)
+
+
+def _leftovers(target: Path) -> list[Path]:
+    pattern = f".{glob.escape(target.name)}.new-*"
+    beside = [*target.parent.glob(pattern), _beside(target, "old")]
+    return [path for path in beside if path.exists()]
 
 
 def _build_beside(target: Path, wanted: Series, source: Source) -> TreeResult:
     name = f"{_beside(target, 'new').name}-"
     new = Path(tempfile.mkdtemp(prefix=name, dir=target.parent))
     try:
-        base_commit, applied = _commit_all(new, wanted, source)
-        _finish(new, source, wanted, base_commit, applied)
-        new.chmod(0o777 & ~_umask())
-        _swap(new, target)
+        # Inside the clean-up, which makes room again: git does not always say that it had none.
+        with _disk_errors(target):
+            base_commit, applied = _commit_all(new, wanted, source)
+            _finish(new, source, wanted, base_commit, applied)
+            new.chmod(0o777 & ~_umask())
+            _swap(new, target)
     finally:
         _remove(new)
     return TreeResult(str(target), source.name, MADE, base_commit, applied)
@@ -152,16 +172,16 @@ def _finish(
 
 
 def _swap(new: Path, target: Path) -> None:
-    """Put new in the place of target. Killed between the renames, _recover puts target back."""
+    """Put new in the place of target; killed between the renames, _recover puts target back."""
     old = _beside(target, "old")
-    if not standing.is_empty(target):
-        os.rename(target, old)
     try:
+        if not standing.is_empty(target):
+            os.rename(target, old)
         os.rename(new, target)
-    except BaseException:
-        if old.exists():
+    finally:
+        # Also reached by a signal, which may come right after either rename.
+        if old.exists() and not target.exists():
             os.rename(old, target)
-        raise
     _remove(old)
 
 

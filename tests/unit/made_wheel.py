@@ -48,7 +48,9 @@ def make_wheel(path: Path, files: Files = BASE, version: str = "0.5.13") -> Path
             _add(archive, name.removeprefix("python/"), data, mode)
         for name, data in OUTSIDE.items():
             _add(archive, name, data, 0o755)
-        _add(archive, f"sglang-{version}.dist-info/METADATA", metadata.encode(), 0o644)
+        info = f"sglang-{version}.dist-info"
+        _add(archive, f"{info}/METADATA", metadata.encode(), 0o644)
+        _add(archive, f"{info}/WHEEL", b"Wheel-Version: 1.0\n", 0o644)
     return path
 
 
