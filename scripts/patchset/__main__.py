@@ -3,10 +3,23 @@
 import sys
 
 from . import signals
+from .errors import Exit, Failure
 
+# Importing what follows takes long enough to be interrupted.
 signals.die_silently()
 
-from .cli import main  # noqa: E402  (importing takes long enough to be interrupted)
+try:
+    from .cli import main
+except ModuleNotFoundError as error:
+    failure = Failure(
+        Exit.ENVIRONMENT,
+        f"this Python lacks the package {error.name}",
+        where=sys.executable,
+        state="nothing was changed",
+        next="call the scripts (scripts/apply.sh ...), or install scripts/requirements.txt",
+    )
+    print("\n".join(failure.lines()), file=sys.stderr)
+    sys.exit(failure.code)
 
 code = main(sys.argv[1:])
 signals.die_silently()

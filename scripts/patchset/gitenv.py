@@ -10,8 +10,10 @@ import subprocess
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping
 
-# GitPython probes for git when it is imported and raises without it; scrub() gives that error.
+# GitPython runs git when it is imported, and fails when that one does not run. We name git in each
+# command, and scrub() is what says that it is missing or broken.
 os.environ["GIT_PYTHON_REFRESH"] = "quiet"
+os.environ["GIT_PYTHON_GIT_EXECUTABLE"] = os.devnull
 
 import git  # noqa: E402
 from git import GitCommandError  # noqa: E402
@@ -26,7 +28,6 @@ _NETWORK = re.compile(r"GIT_(SSH|SSL|PROXY|HTTP|ASKPASS)")
 _GLOBAL_CONFIG = Path(__file__).with_name("gitconfig")
 
 _FIXED = {
-    "GIT_PYTHON_REFRESH": "quiet",
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_SYSTEM": os.devnull,
     "GIT_ATTR_NOSYSTEM": "1",

@@ -1,0 +1,311 @@
+"""Exit codes and messages of the command line, and the scripts that call it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from made_wheel import ROOT, command, environment, patchset
+from patchset import cli, gitenv
+from patchset.errors import Exit, Failure
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ([], "the following arguments are required: VERB"),
+        (["aply"], "invalid choice: 'aply'"),
+        (["apply", "--source", "tar"], "argument --source: invalid choice: 'tar'"),
+        (["apply", "--revert"], "--revert needs --installed"),
+        (["apply", "--python", "x"], "--python needs --installed"),
+        (["apply", "--to", "a", "--into", "b"], "not allowed with argument --to"),
+        (["apply", "--into", "a", "--installed"], "not allowed with argument --into"),
+        (["apply", "--into", "a", "--wheel", "b"], "go with a tree of its own only"),
+        (["apply", "--installed", "--source", "git"], "go with a tree of its own only"),
+        (["apply", "--installed", "--force"], "--force means nothing with --installed"),
+        (["apply", "--url", "x"], "--url needs --source git"),
+        (["apply", "--source", "git", "--wheel", "x"], "--wheel means nothing"),
+        (["apply", "--installed", "--revert", "--upto", "1"], "means nothing with it"),
+        (["checkpoint"], "the following arguments are required: ACTION"),
+        (["check", "more"], "unrecognized arguments: more"),
+    ],
+)
+def test_usage(line, said):
+    done = patchset(*line)
+    assert done.returncode == Exit.USAGE and done.stdout == ""
+    assert said in done.stderr and done.stderr.startswith("usage: patchset")
+
+
+def test_help_names_the_exit_codes():
+    done = patchset("--help")
+    assert done.returncode == 0
+    for word in ("apply", "check", "export", "checkpoint", "3 patch or drift"):
+        assert word in " ".join(done.stdout.split())
+
+
+def test_a_failure_is_labelled_lines():
+    failure = Failure(
+        Exit.PATCH, "what", where="here\nand there", state="as it was", next="do this"
+    )
+    assert failure.lines() == [
+        "error: what",
+        "where: here\n       and there",
+        "state: as it was",
+        "next:  do this",
+    ]
+    assert Failure(Exit.NO, "no").lines() == ["error: no"]
+    assert [int(code) for code in Exit] == [0, 1, 2, 3, 4, 5, 6, 70, 130]
+
+
+def run_with(line: str, *arguments: str, **env: str) -> subprocess.CompletedProcess:
+    """Run the CLI after a line of Python that changes it."""
+    code = f"import sys\nfrom patchset import cli, verbs\n{line}\n"
+    code += "sys.exit(cli.main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *arguments],
+        env=environment(env),
+        capture_output=True,
+        text=True,
+    )
+
+
+BUG = "verbs.check.check.run = lambda *arguments: 1 // 0"
+
+
+def test_a_bug_is_short_and_its_traceback_is_kept(tmp_path):
+    done = run_with(BUG, "check", TMPDIR=str(tmp_path))
+    assert done.returncode == Exit.BUG and done.stdout == ""
+    assert "error: a bug of patchset: ZeroDivisionError: " in done.stderr
+    assert "Traceback" not in done.stderr
+    (log,) = tmp_path.glob("patchset-bug-*.log")
+    assert f"where: {log}" in done.stderr
+    assert "Traceback" in log.read_text() and "in main" in log.read_text()
+
+
+def test_a_bug_with_debugging_or_without_room_is_printed(tmp_path):
+    done = run_with(BUG, "check", PATCHSET_DEBUG="1", TMPDIR=str(tmp_path))
+    assert done.returncode == Exit.BUG and "Traceback" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    gone = 'import tempfile; tempfile.tempdir = "/nowhere"; '
+    done = run_with(gone + BUG, "check")
+    assert done.returncode == Exit.BUG and "Traceback" in done.stderr
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(small, tmp_path):
+    line = command(
+        *("apply", "--patches", small.patches, "--wheel", small.wheel),
+        *("--to", tmp_path / "t"),
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(line, env=environment(), stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert done.returncode == 141
+    assert b"Traceback" not in done.stderr and b"BrokenPipe" not in done.stderr
+    assert gitenv.text(tmp_path / "t", "status", "--porcelain") == ""
+
+
+def test_a_path_that_the_terminal_cannot_show(small, tmp_path):
+    target = tmp_path / "b\u00e4um \u6728"
+    done = patchset(
+        *("apply", "--patches", small.patches, "--wheel", small.wheel, "--to", target),
+        env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "b\\xe4um \\u6728" in done.stdout
+    assert target.is_dir()
+
+
+def test_no_git(small, tmp_path):
+    done = patchset(
+        *("apply", "--patches", small.patches, "--wheel", small.wheel),
+        *("--to", tmp_path / "t"),
+        env={"PATH": str(tmp_path)},
+    )
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "error: git was not found on PATH" in done.stderr
+    assert "install git 2.32 or newer" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "script, said",
+    [
+        ("echo git version 2.25.1", "git version 2.25.1 is too old: git 2.32"),
+        ("echo nonsense", "nonsense is too old"),
+        ("exit 3", "git does not run"),
+    ],
+)
+def test_a_git_that_does_not_do(tmp_path, script, said):
+    git = tmp_path / "git"
+    git.write_text(f"#!/bin/sh\n{script}\n")
+    git.chmod(0o755)
+    done = patchset(
+        "check", env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    )
+    assert done.returncode == Exit.ENVIRONMENT
+    assert said in done.stderr and f"where: {git}" in done.stderr
+
+
+def test_a_python_without_the_packages(tmp_path):
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    line = [bare / "bin" / "python", "-P", "-m", "patchset", "check"]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True)
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "error: this Python lacks the package git" in done.stderr
+    assert "next:  call the scripts" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("version", ["2.32.0", "2.39.5", "2.50.GIT", "3.0"])
+def test_a_git_that_does(tmp_path, monkeypatch, version):
+    git = tmp_path / "git"
+    git.write_text(f"#!/bin/sh\necho git version {version}\n")
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    before = dict(os.environ)
+    gitenv.scrub()
+    monkeypatch.undo()
+    gitenv.scrub()
+    assert before.keys() <= set(os.environ) | {"PATH"}
+
+
+def test_a_command_in_git_gets_no_directory_of_ours(tmp_path):
+    gitenv.run(tmp_path, "init", "--quiet", "--template=")
+    with pytest.raises(gitenv.GitCommandError) as caught:
+        gitenv.run(tmp_path / "gone", "status")
+    assert "cannot change to" in gitenv.message_of(caught.value)
+
+
+def test_the_clone_keeps_the_way_to_the_network(monkeypatch):
+    monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
+    monkeypatch.setenv("GIT_SSL_CAINFO", "/ca")
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    monkeypatch.setenv("GIT_CONFIG_PARAMETERS", "'user.name=x'")
+    gitenv.scrub()
+    assert os.environ["GIT_SSH_COMMAND"] == "ssh -i key"
+    assert os.environ["GIT_SSL_CAINFO"] == "/ca"
+    assert not {"GIT_DIR", "GIT_CONFIG_PARAMETERS"} & set(os.environ)
+
+
+def test_every_verb_is_registered_once():
+    parser = cli._parser()
+    (action,) = [a for a in parser._actions if a.metavar == "VERB"]
+    assert {"apply", "check", "export", "generate", "checkpoint"} <= set(action.choices)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """The scripts and patches alone, in a path with a space and a letter beyond ASCII."""
+    top = tmp_path_factory.mktemp("a clone \u00e9")
+    shutil.copytree(
+        ROOT / "scripts", top / "scripts", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    shutil.copytree(ROOT / "patches", top / "patches")
+    return top
+
+
+@pytest.fixture(scope="module")
+def ready(clone) -> Path:
+    """The clone with its environment made, by four scripts at once."""
+    both = [script(clone, "apply.sh", "--help") for _ in range(4)]
+    for process in both:
+        out, said = process.communicate(timeout=180)
+        assert process.returncode == 0, said
+        assert b"usage: patchset apply" in out
+    assert not (clone / ".venv.lock").exists()
+    return clone
+
+
+def script(clone: Path, name: str, *line, cwd="/", **env: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [str(clone / "scripts" / name), *map(str, line)],
+        cwd=cwd,
+        env={**os.environ, "PATCHSET_PYTHON": sys.executable, **env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str, str]:
+    out, said = process.communicate(timeout=180)
+    return process.returncode, out.decode(), said.decode()
+
+
+def test_the_scripts_work_from_any_directory_and_through_a_link(ready, small, tmp_path):
+    (tmp_path / "git.py").write_text("raise SystemExit('imported from the directory')")
+    line = ("--patches", small.patches, "--wheel", small.wheel, "--to", "t")
+    code, out, said = ended(script(ready, "apply.sh", *line, cwd=tmp_path))
+    assert code == 0, said
+    assert "setting up" not in said
+    assert (tmp_path / "t" / "python").is_dir()
+    (tmp_path / "link.sh").symlink_to(ready / "scripts" / "export.sh")
+    linked = subprocess.run(
+        [tmp_path / "link.sh", "--from", "t", "--patches", small.patches, "--dry-run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert linked.returncode == 0, linked.stderr
+    root = small.wheel.parent
+    line = ("--root", root, "--wheel", small.wheel)
+    code, out, said = ended(script(ready, "check.sh", *line, CDPATH="/tmp"))
+    assert code == Exit.NO and "FAIL  CHECKPOINTS.md" in out
+
+
+def test_a_half_made_or_outdated_environment_is_made_again(ready):
+    stamp = ready / ".venv" / ".patchset-venv"
+    package = next((ready / ".venv").glob("lib/python*/site-packages/git"))
+    shutil.rmtree(package)
+    stamp.write_text("")
+    code, _, said = ended(script(ready, "apply.sh", "--help"))
+    assert code == 0 and "setting up" in said and package.is_dir()
+    assert "setting up" not in ended(script(ready, "apply.sh", "--help"))[2]
+
+
+def test_an_environment_that_somebody_else_made(clone, tmp_path):
+    theirs = tmp_path / "venv"
+    theirs.mkdir()
+    (theirs / "mine").touch()
+    code, _, said = ended(script(clone, "apply.sh", PATCHSET_VENV=str(theirs)))
+    assert code == Exit.ENVIRONMENT
+    assert "error: there is an environment that this tool did not make" in said
+    assert list(theirs.iterdir()) == [theirs / "mine"]
+
+
+def test_no_fit_python(clone, tmp_path):
+    for name, text in {
+        "python3": "exit 1",
+        "python3.13": 'echo "older than 3.11"',
+        "python3.12": 'echo "has no venv module: install python3-venv"',
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    for tool in ("bash", "dirname", "readlink", "cmp", "env"):
+        (tmp_path / tool).symlink_to(shutil.which(tool))
+    env = {"PATCHSET_VENV": str(tmp_path / "v"), "PATH": str(tmp_path)}
+    process = script(clone, "apply.sh", PATCHSET_PYTHON="", **env)
+    code, _, said = ended(process)
+    assert code == Exit.ENVIRONMENT
+    assert "error: no Python 3.11 or newer" in said
+    assert "python3: not found; python3.13: older than 3.11; python3.12: has no" in said
+    assert "python3.11: not found" in said
+    chosen = script(clone, "apply.sh", PATCHSET_PYTHON=str(tmp_path / "none"), **env)
+    code, _, said = ended(chosen)
+    assert code == Exit.ENVIRONMENT and "python3.13" not in said
+    assert not (tmp_path / "v").exists()
+
+
+def test_pip_that_fails(clone, tmp_path):
+    env = {"PATCHSET_VENV": str(tmp_path / "v"), "PIP_NO_INDEX": "1"}
+    env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": str(tmp_path)}
+    code, _, said = ended(script(clone, "apply.sh", **env))
+    assert code == Exit.ENVIRONMENT
+    assert "error: pip could not install requirements.txt" in said
+    assert "No matching distribution found for gitpython" in said
+    assert "state: it is unfinished, and the next run makes it again" in said
