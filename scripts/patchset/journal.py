@@ -324,9 +324,7 @@ def _keep(source: Path, kept: Path) -> None:
     kept.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, kept)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
+    except OSError:
         # No hard links on this file system, or not for a file of another owner.
         shutil.copy2(source, kept)
         owner = source.stat()

@@ -326,7 +326,8 @@ def _as_nobody(call, env, series) -> Failure:
 
 def test_two_at_once(env, series, quick):
     handle = os.open(env.info, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
+    # Shared: even a holder that would let others in keeps an apply, which wants it alone, out.
+    fcntl.flock(handle, fcntl.LOCK_SH)
     stock = snapshot(env.site)
     for call in (lambda: apply_installed(series), revert_installed):
         with pytest.raises(Failure) as caught:
