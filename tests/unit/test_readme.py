@@ -1,0 +1,53 @@
+"""Figures and commands of the README against the files behind them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+RAW = json.loads(
+    (
+        ROOT / "ci/checkpoints/raw/0030-indexer-early-exit/h200-bench-kernel.json"
+    ).read_text()
+)
+
+
+@pytest.mark.parametrize("case", RAW["cases"], ids=lambda case: case["case"])
+def test_a_measured_row_is_what_the_raw_file_says(case):
+    median = {arm: timing["median"] for arm, timing in case["timings"].items()}
+    ours, stock = median["ours"], median["stock"]
+    assert (
+        f"| {case['case']} | {ours:.2f} | {median['ours, served']:.2f} | {stock:,.0f} |"
+        f" {stock / ours:,.0f}x | {case['floor_us'] / ours:.0%} |\n"
+    ) in README
+
+
+def test_the_ratio_between_caps_is_what_the_raw_file_says():
+    ratios = RAW["cap_ratios"]
+    text = " ".join(README.split())
+    assert f"ours {ratios['ours']:.3f}, stock {ratios['stock']:.0f}." in text
+    assert RAW["cap_ratios"]["ours"] <= 1.05
+
+
+def test_the_scripts_that_the_readme_names_are_there():
+    for name in set(re.findall(r"scripts/\w+\.sh", README)):
+        file = ROOT / name
+        assert file.is_file() and file.stat().st_mode & 0o111, name
+
+
+def test_each_flag_of_the_series_is_in_the_flag_table():
+    flags = set()
+    for patch in sorted((ROOT / "patches/0.5.13").glob("*.patch")):
+        flags |= set(
+            re.findall(
+                r"^\+ {4}(SGLANG_SM120_\w+) = EnvChoice", patch.read_text(), re.M
+            )
+        )
+    assert flags
+    for flag in flags:
+        assert f"| `{flag}` |" in README
