@@ -51,14 +51,16 @@ def choose(
     flag: str,
     device: Device,
     *,
-    minimum: tuple[int, int],
+    minimum: tuple[int, int] = (8, 0),
+    why_minimum: str = "",
     conflict: Optional[str] = None,
 ) -> Choice:
     """Decide for one flag.
 
     ``auto`` takes our path on compute capability 12.x. ``on`` takes it on any CUDA GPU from
-    ``minimum`` up. ``conflict`` names an explicit setting of the user that asks for another path:
-    ``auto`` yields to it. Pure: the same arguments, the same answer, no device is touched.
+    ``minimum`` up; ``why_minimum`` says in the error what older GPUs lack. ``conflict`` names an
+    explicit setting of the user that asks for another path: ``auto`` yields to it. Pure: the same
+    arguments, the same answer, no device is touched.
 
     Raises FlagError where ``on`` cannot work, ValueError for another word.
     """
@@ -80,8 +82,8 @@ def choose(
             )
         if device.capability < minimum:
             raise FlagError(
-                f"{name}=on needs compute capability {minimum[0]}.{minimum[1]} or newer (older GPUs have no"
-                f" fp8 tensor cores), this is {device}: set {name}=off or auto"
+                f"{name}=on needs compute capability {minimum[0]}.{minimum[1]} or newer"
+                f"{why_minimum and f' ({why_minimum})'}, this is {device}: set {name}=off or auto"
             )
         if conflict:
             raise FlagError(
@@ -91,7 +93,40 @@ def choose(
     raise ValueError(f"{name}: expected auto, on or off, got {flag!r}")
 
 
-def report(what: str, choice: Choice, ours: str) -> None:
-    """Log which path ``what`` takes. A hook calls this once for each choice: one line per process."""
-    path = ours if choice.active else "upstream's"
-    logger.info("sm_120 %s: %s path (%s)", what, path, choice.reason)
+class Route:
+    """The path that one flag takes in this process: decided once for each setting, logged once.
+
+    ``what`` names the behaviour in the log and ``ours`` our path; the rest as for ``choose``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        what: str,
+        ours: str,
+        minimum: tuple[int, int] = (8, 0),
+        why_minimum: str = "",
+    ):
+        self._name, self._what, self._ours = name, what, ours
+        self._limits = dict(minimum=minimum, why_minimum=why_minimum)
+        self._choices: dict[tuple[str, Optional[str]], Choice] = {}
+        self._logged: set[Choice] = set()
+
+    def choice(self, flag: str, conflict: Optional[str] = None) -> Choice:
+        """The choice for a value of the flag, without a log line. Raises as ``choose``."""
+        key = (flag, conflict)
+        if key not in self._choices:
+            device = current_device()
+            self._choices[key] = choose(
+                self._name, flag, device, conflict=conflict, **self._limits
+            )
+        return self._choices[key]
+
+    def active(self, flag: str, conflict: Optional[str] = None) -> bool:
+        """Whether our path runs; the first answer is logged. Raises as ``choose``."""
+        choice = self.choice(flag, conflict)
+        if choice not in self._logged:
+            self._logged.add(choice)
+            path = self._ours if choice.active else "upstream's path"
+            logger.info("sm_120 %s: %s (%s)", self._what, path, choice.reason)
+        return choice.active

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Callable, Optional
 
 import torch
 
 from sglang.srt.environ import envs
 
-from .dispatch import Choice, FlagError, choose, current_device, report
-from .indexer import paged_mqa_logits
+from .dispatch import FlagError, Route
+from .indexer import PAGE, paged_mqa_logits
 
-MINIMUM_CAPABILITY = (8, 9)
+ROUTE = Route(
+    "SGLANG_SM120_INDEXER",
+    "indexer",
+    "early-exit Triton kernel",
+    minimum=(8, 9),
+    why_minimum="older GPUs have no fp8 tensor cores",
+)
 
 
 def active() -> bool:
@@ -20,22 +25,18 @@ def active() -> bool:
 
     Raises FlagError where SGLANG_SM120_INDEXER=on cannot work.
     """
-    choice = _decide()
-    _report(choice)
-    return choice.active
+    return ROUTE.active(envs.SGLANG_SM120_INDEXER.get(), _other_indexer())
 
 
 def check(server_args) -> None:
     """Raise FlagError where SGLANG_SM120_INDEXER=on cannot work with these server arguments."""
-    if (
-        server_args.enable_deepseek_v4_fp4_indexer
-        and envs.SGLANG_SM120_INDEXER.get() == "on"
-    ):
+    flag = envs.SGLANG_SM120_INDEXER.get()
+    if server_args.enable_deepseek_v4_fp4_indexer and flag == "on":
         raise FlagError(
             "SGLANG_SM120_INDEXER=on conflicts with --enable-deepseek-v4-fp4-indexer, whose cache it"
             " cannot read: unset one of the two"
         )
-    _decide()
+    ROUTE.choice(flag, _other_indexer())
 
 
 def logits_fn(topk: int) -> Callable[..., torch.Tensor]:
@@ -46,42 +47,19 @@ def logits_fn(topk: int) -> Callable[..., torch.Tensor]:
     """
 
     def logits(
-        q,
-        kv_cache,
-        weights,
-        seq_lens,
-        page_table,
-        _metadata,
-        max_seq_len,
-        _clean_logits,
+        q, kv_cache, weights, seq_lens, page_table, _metadata, max_seq_len, _clean
     ):
         return paged_mqa_logits(
             q, kv_cache, weights, seq_lens, page_table, max_seq_len, skip_below=topk
         )
 
+    logits.row_page_bytes = PAGE * 4
     return logits
 
 
-def _decide() -> Choice:
-    conflict = None
+def _other_indexer() -> Optional[str]:
     if envs.SGLANG_OPT_USE_TILELANG_INDEXER.get():
-        conflict = "SGLANG_OPT_USE_TILELANG_INDEXER=1"
-    elif envs.SGLANG_OPT_USE_AITER_INDEXER.get():
-        conflict = "SGLANG_OPT_USE_AITER_INDEXER=1"
-    return _choose(envs.SGLANG_SM120_INDEXER.get(), conflict)
-
-
-@lru_cache(maxsize=None)
-def _choose(flag: str, conflict: Optional[str]) -> Choice:
-    return choose(
-        "SGLANG_SM120_INDEXER",
-        flag,
-        current_device(),
-        minimum=MINIMUM_CAPABILITY,
-        conflict=conflict,
-    )
-
-
-@lru_cache(maxsize=None)
-def _report(choice: Choice) -> None:
-    report("indexer", choice, "early-exit Triton")
+        return "SGLANG_OPT_USE_TILELANG_INDEXER=1"
+    if envs.SGLANG_OPT_USE_AITER_INDEXER.get():
+        return "SGLANG_OPT_USE_AITER_INDEXER=1"
+    return None

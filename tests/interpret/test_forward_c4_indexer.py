@@ -16,7 +16,12 @@ TOPK = 512
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
-    for name in ("SGLANG_SM120_INDEXER", "SGLANG_OPT_USE_TILELANG_INDEXER"):
+    for name in (
+        "SGLANG_SM120_INDEXER",
+        "SGLANG_SM120_PREFILL",
+        "SGLANG_SM120_LOGITS_MB",
+        "SGLANG_OPT_USE_TILELANG_INDEXER",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SGLANG_FP8_PAGED_MQA_LOGITS_TORCH", "1")
     monkeypatch.setenv("SGLANG_TOPK_TRANSFORM_512_TORCH", "1")
@@ -33,8 +38,9 @@ def a_card_of_capability_12():
         yield
 
 
-def selection(inputs) -> tuple[torch.Tensor, str]:
-    """Run one layer's indexer; returns the selected token ids [B, 512], sorted, and the function used."""
+def selection(inputs) -> tuple[torch.Tensor, str, int]:
+    """Run one layer's indexer; returns the selected token ids [B, 512], sorted, whose logits function
+    ran, and how often."""
     names = ("layers.attention.dsv4.indexer", "layers.attention.dsv4.metadata")
     with sglang_tree.modules(*names) as (indexer, metadata):
         q, kv, weights, lens, table, _, _ = inputs
@@ -87,8 +93,8 @@ def selection(inputs) -> tuple[torch.Tensor, str]:
                 )
             ),
         )
-        (path,) = used
-        return selected.sort(1).values, path
+        (path,) = set(used)
+        return selected.sort(1).values, path, len(used)
 
 
 def test_flag_on_and_off_select_the_same_keys(monkeypatch, seed):
@@ -98,7 +104,7 @@ def test_flag_on_and_off_select_the_same_keys(monkeypatch, seed):
     for flag in ("off", "on", "auto"):
         monkeypatch.setenv("SGLANG_SM120_INDEXER", flag)
         results[flag] = selection(inputs)
-    assert {flag: path for flag, (_, path) in results.items()} == {
+    assert {flag: path for flag, (_, path, _) in results.items()} == {
         "off": "stock",
         "on": "ours",
         "auto": "ours",
@@ -110,7 +116,25 @@ def test_flag_on_and_off_select_the_same_keys(monkeypatch, seed):
 def test_ours_survives_poison_past_the_lengths(seed):
     inputs = make_indexer(IndexerCase("poison", (3, 700), 1024), seed=seed)
     inputs.page_table[:, 11:] = 0
-    selected, path = selection(inputs)
+    selected, path, _ = selection(inputs)
     assert path == "ours"
     assert (selected[1] >= 0).all() and selected[1].unique().numel() == TOPK
     assert selected[0].tolist() == [-1] * (TOPK - 3) + selected[0, -3:].tolist()
+
+
+@pytest.mark.parametrize(
+    "indexer,lens", [("off", (700, 3, 600, 513)), ("on", (600,) + (3,) * 299)]
+)
+def test_rows_in_blocks_select_what_all_rows_at_once_select(
+    monkeypatch, indexer, lens, seed
+):
+    inputs = make_indexer(IndexerCase("blocks", lens, 1024, tail="valid"), seed=seed)
+    monkeypatch.setenv("SGLANG_SM120_INDEXER", indexer)
+    at_once, path, calls = selection(inputs)
+    assert calls == 1
+    monkeypatch.setenv("SGLANG_SM120_LOGITS_MB", "1")
+    in_blocks, same_path, calls = selection(inputs)
+    assert same_path == path and calls > 1
+    assert torch.equal(in_blocks, at_once)
+    monkeypatch.setenv("SGLANG_SM120_PREFILL", "off")
+    assert selection(inputs)[2] == 1

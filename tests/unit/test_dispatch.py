@@ -7,7 +7,14 @@ import logging
 
 import pytest
 
-from kernels.dispatch import Choice, Device, FlagError, choose, current_device, report
+from kernels.dispatch import (
+    Choice,
+    Device,
+    FlagError,
+    Route,
+    choose,
+    current_device,
+)
 
 NAME = "SGLANG_SM120_INDEXER"
 CUDA = {
@@ -18,7 +25,14 @@ CPU, HIP = Device("cpu", None), Device("hip", None)
 
 
 def decide(flag, device, conflict=None):
-    return choose(NAME, flag, device, minimum=(8, 9), conflict=conflict)
+    return choose(
+        NAME,
+        flag,
+        device,
+        minimum=(8, 9),
+        why_minimum="older GPUs have no fp8 tensor cores",
+        conflict=conflict,
+    )
 
 
 @pytest.mark.parametrize("device", [*CUDA.values(), CPU, HIP], ids=str)
@@ -76,13 +90,19 @@ def test_the_same_question_has_the_same_answer():
         assert decide(flag, device) == decide(flag, device)
 
 
-def test_the_log_line_names_path_and_reason(caplog):
+def test_a_route_logs_its_path_and_reason_once_for_each_setting(caplog, monkeypatch):
+    monkeypatch.setattr("kernels.dispatch.current_device", lambda: CUDA[12, 0])
+    route = Route(NAME, "indexer", "our kernel", minimum=(8, 9))
     with caplog.at_level(logging.INFO):
-        report("indexer", decide("auto", CUDA[12, 0]), "early-exit Triton")
-        report("indexer", decide("off", CUDA[12, 0]), "early-exit Triton")
+        route.choice("auto")
+        assert not caplog.messages
+        assert [route.active("auto") for _ in range(3)] == [True] * 3
+        assert [route.active("off") for _ in range(3)] == [False] * 3
+        assert not route.active("auto", "X=1")
     assert caplog.messages == [
-        f"sm_120 indexer: early-exit Triton path ({NAME}=auto, cuda 12.0)",
+        f"sm_120 indexer: our kernel ({NAME}=auto, cuda 12.0)",
         f"sm_120 indexer: upstream's path ({NAME}=off)",
+        f"sm_120 indexer: upstream's path ({NAME}=auto yields to X=1)",
     ]
 
 

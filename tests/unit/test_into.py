@@ -588,9 +588,7 @@ def test_a_disk_that_is_really_full(small_disk, series):
             pass
     with pytest.raises(Failure) as caught:
         apply_into(series, repo)
-    assert (
-        caught.value.code == Exit.ENVIRONMENT and "disk is full" in caught.value.what
-    )
+    assert caught.value.code == Exit.ENVIRONMENT and "disk is full" in caught.value.what
     assert everything(repo) == before and not git(
         repo, "for-each-ref", "refs/heads/sm120"
     )

@@ -1,0 +1,41 @@
+"""What patch 0045 calls: the function that fills the compressed caches' metadata."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from sglang.srt.environ import envs
+
+from .dispatch import Route
+from .metadata import compression_metadata
+
+ROUTE = Route(
+    "SGLANG_SM120_METADATA",
+    "metadata",
+    "one kernel for every width, entries as the lengths need",
+)
+
+
+def active() -> bool:
+    """Whether our metadata kernel runs in this process. The first answer is logged.
+
+    Raises FlagError where SGLANG_SM120_METADATA=on cannot work.
+    """
+    return ROUTE.active(envs.SGLANG_SM120_METADATA.get())
+
+
+def check(_server_args) -> None:
+    """Raise FlagError where SGLANG_SM120_METADATA=on cannot work."""
+    ROUTE.choice(envs.SGLANG_SM120_METADATA.get())
+
+
+def pick(stock: Callable[..., tuple]) -> Callable[..., tuple]:
+    """Ours in the signature of upstream's function, or upstream's own."""
+    return _ours if active() else stock
+
+
+def _ours(
+    seq_lens, positions, raw_out_loc, page_table, page_size, compute_page_indices
+):
+    assert compute_page_indices, "the attention backend always asks for the indices"
+    return compression_metadata(seq_lens, positions, raw_out_loc, page_table, page_size)
