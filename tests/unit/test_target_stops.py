@@ -18,8 +18,7 @@ from made_wheel import command, environment, make_wheel, patchset
 from patchset import gitenv
 from patchset.errors import Exit
 
-STAGES = ["init", "fast-import", "read-tree", "apply", "commit-tree"]
-STAGES += ["update-ref", "config", "reset"]
+STAGES = ["init", "fast-import", "apply", "update-ref", "reset"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
 
 # Sends a signal to the tool when it calls git for a given step.
