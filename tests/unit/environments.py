@@ -33,7 +33,7 @@ def put_sglang(
     direct_url: dict | None = None,
     end: str = "\n",
 ) -> Path:
-    """Lays `files` and their metadata into `site` as an installer does; returns the dist-info folder."""
+    """Lays `files` and metadata into `site` as an installer does; returns the dist-info."""
     write_files(site, files, strip="python/")
     info = site / f"sglang-{version}.dist-info"
     info.mkdir()

@@ -1,4 +1,4 @@
-"""`apply --source git`: the base from a repository at the pin's tag, the same commits on top; what is refused."""
+"""`apply --source git`: the base from a repository at the pin's tag; what is refused."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ from patchset.target import Source, apply_to
 ENVIRON = "python/sglang/srt/environ.py"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def scrubbed():
-    gitenv.scrub()
-
-
 @pytest.fixture(scope="module")
 def series(tmp_path_factory):
     return make_series(tmp_path_factory.mktemp("series"))
@@ -48,7 +43,7 @@ def upstream(tmp_path_factory):
     """A repository as upstream's: the pin's tag with a history below and commits above."""
     repo = tmp_path_factory.mktemp("served") / "sglang ü"
     make_repository(repo, {"README.md": b"first\n"})
-    # More files than git unpacks one by one: it tells of receiving a pack then, as for the real one.
+    # More files than git unpacks one by one: then it tells of receiving a pack.
     docs = {f"docs/{number}.md": b"%d\n" % number for number in range(120)}
     write_files(repo, {**BASE, **docs, "README.md": b"upstream\n"})
     commit_all(repo, "release")
