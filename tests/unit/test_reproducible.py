@@ -207,17 +207,24 @@ def test_with_a_hostile_home_and_shell(
     )
     assert ids(done) == small_ids
     assert contents(where / "t") == contents(small_tree)
-    # The tree is still clean for the user's own git, with the user's own settings.
+    # The user's own git, with the user's own settings, still checks out the same bytes.
+    before = contents(where / "t")
+    shutil.rmtree(where / "t" / "python")
     env = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    env["HOME"] = str(hostile_home)
-    status = subprocess.run(
-        ["git", "-c", "extensions.objectFormat=sha1", "status", "--porcelain"],
+    line = [
+        "git",
+        "-c",
+        "extensions.objectFormat=sha1",
+        "-c",
+        "core.hooksPath=/dev/null",
+    ]
+    subprocess.run(
+        [*line, "checkout", "--quiet", "HEAD", "--", "python"],
         cwd=where / "t",
-        env=env,
-        capture_output=True,
-        text=True,
+        env={**env, "HOME": str(hostile_home)},
+        check=True,
     )
-    assert (status.stdout, status.returncode) == ("", 0), status.stderr
+    assert contents(where / "t") == before
 
 
 @pytest.mark.parametrize("name", ALONE)
