@@ -182,6 +182,17 @@ def test_a_command_in_git_gets_no_directory_of_ours(tmp_path):
     assert "cannot change to" in gitenv.message_of(caught.value)
 
 
+def test_git_sees_our_settings_only(tmp_path):
+    line = ["config", "--list", "--show-scope", "--show-origin"]
+    listing = gitenv.text(tmp_path, *line).splitlines()
+    origins = {entry.split("\t")[1] for entry in listing}
+    assert origins == {"command line:", f"file:{ROOT}/scripts/patchset/gitconfig"}
+    # Messages are read, and dates and hashes made, whatever the machine is set to.
+    fixed = {"LC_ALL": "C", "TZ": "UTC", "GIT_DEFAULT_HASH": "sha1"}
+    fixed |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1"}
+    assert fixed.items() <= os.environ.items()
+
+
 def test_the_clone_keeps_the_way_to_the_network(monkeypatch):
     monkeypatch.setenv("GIT_SSH_COMMAND", "ssh -i key")
     monkeypatch.setenv("GIT_SSL_CAINFO", "/ca")
