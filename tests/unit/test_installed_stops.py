@@ -49,8 +49,10 @@ def env(tmp_path):
 
 @pytest.fixture
 def quick(env, series, monkeypatch):
-    """Leaves out the slow parts, which write nothing there: the interpreter, and git."""
+    """Leaves out the slow parts: the question to the interpreter, git, and the disk."""
     contents = files_after(series, lambda path: BASE.get(path))
+    # A killed process loses nothing that it has written: only a lost machine would.
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(installed, "find_installation", lambda python: env.installation)
     monkeypatch.setattr(installed, "files_after", lambda series, read: contents)
 
