@@ -15,7 +15,7 @@ from .pin import Pin
 
 REF = "refs/patchset/base"
 IDENTITY = "sm120 patches <patches@sm120.invalid>"
-ATTRIBUTES = "* -text -ident -filter\n"
+ATTRIBUTES = "* -text -ident -filter !working-tree-encoding\n"
 
 # The one file that differs between Python versions and machines.
 _COMPILED = re.compile(r"sglang/srt/grpc/_core[^/]*\.so")

@@ -1,4 +1,4 @@
-"""A checkout that the user already has, read without changing it: what it is, and what its HEAD holds."""
+"""A user's own checkout, read without changing it: what it is, and what its HEAD holds."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class Checkout:
             )
 
     def require_clean(self, series: Series) -> None:
-        """Raises Failure(PATCH) listing changes that are not committed, or new files where the series puts its own."""
-        # The user's own settings decide here, as they did when the files were checked out. Without
-        # these two a setting of the repository could start a program, or hide a change.
+        """Raises Failure(PATCH) listing uncommitted changes, and files where the series adds its own."""
+        # The user's own settings decide here, as they did when the files were checked out.
+        # Without these two a setting of the repository could start a program, or hide a change.
         settings = {"core.fsmonitor": "false", "status.relativePaths": "false"}
         command = ["status", "--porcelain", "-z", "--no-renames"]
         shown = gitenv.run(
@@ -95,7 +95,7 @@ class Checkout:
             )
 
     def require_version(self, pin: Pin) -> None:
-        """Raises Failure(PATCH) when the tracked files or a tag state another release than the pin's."""
+        """Raises Failure(PATCH) when tracked files or a tag state another release."""
         stated = self._stated_versions()
         if stated and all(_release(version) != pin.version for version in stated):
             raise self.refusal(

@@ -25,10 +25,11 @@ def render(pin: Pin, applied: list[Applied], records: Path) -> str:
     records is the directory of measured records; a checkpoint has evidence when its record is
     there.
     """
-    rows = [("number", "what", "commit", "tree", "flag", "evidence")]
-    rows.append(("0000", "stock", f"`{pin.commit}`", f"`{pin.tree}`", "none", "none"))
+    rows = [("checkpoint", "what", "commit", "tree", "flag", "evidence")]
+    stock = ("0000-stock", f"SGLang {pin.version} as published")
+    rows.append((*stock, f"`{pin.commit}`", f"`{pin.tree}`", "none", "none"))
     rows += [_row(each, records) for each in applied]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return _HEADER.format(version=pin.version) + "\n" + "\n".join(lines) + "\n"
 
@@ -54,13 +55,17 @@ def is_current(path: Path, text: str) -> bool:
 def _row(applied: Applied, records: Path) -> tuple[str, ...]:
     patch = applied.patch
     return (
-        patch.number,
-        f"{patch.name[5:]}: {patch.subject}",
+        patch.name,
+        patch.subject,
         f"`{applied.commit}`",
         f"`{applied.tree}`",
         patch.trailers.get("Env-Flag", "none"),
         _evidence(patch.evidence, records),
     )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def _evidence(record: str | None, records: Path) -> str:

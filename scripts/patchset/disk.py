@@ -20,7 +20,7 @@ _READ_ONLY = re.compile(
 
 
 def is_told_by(said: str) -> bool:
-    """True when git's message is about the disk or a missing right, not about what it was asked to do."""
+    """True when git's message is about the disk or a missing right, not about its task."""
     return bool(_FULL.search(said) or _READ_ONLY.search(said))
 
 
@@ -28,8 +28,8 @@ def is_told_by(said: str) -> bool:
 def errors(place: str, state: str, another: str) -> Iterator[None]:
     """Turns OSError and GitCommandError of the block into Failure(ENVIRONMENT).
 
-    Arguments: place is what was to be written, state what it is like now, another the next command when this place
-    can't be written at all.
+    Arguments: place is what was to be written, state what it is like now, another the next
+    command when this place can't be written at all.
     """
     try:
         yield

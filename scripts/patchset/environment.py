@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import Exit, Failure
+from .layout import RELEASE
 
 PROBE_SECONDS = 60
 
 # Ours is C for git's messages; there a `.pth` file with a non-ASCII path would not be readable.
 _LOCALE = {"LC_ALL": "C.UTF-8"}
 
-# Runs in the user's Python, so it keeps to what 3.8 has. `-I` also hides the user's own site-packages, where
-# `pip install --user` puts packages; it is looked at as a plain run of that Python would.
+# Runs in the user's Python, so it keeps to what 3.8 has. `-I` also hides the user's own
+# site-packages, where `pip install --user` puts packages; it is looked at as a plain run of
+# that Python would.
 PROBE = r"""
 import json, os, sys
 import importlib.util
@@ -29,7 +31,8 @@ import site
 if sys.prefix == sys.base_prefix:
     user = site.getusersitepackages()
     if os.path.isdir(user) and user not in sys.path:
-        sys.path.insert(next((i for i, p in enumerate(sys.path) if p.endswith("-packages")), len(sys.path)), user)
+        places = [i for i, path in enumerate(sys.path) if path.endswith("-packages")]
+        sys.path.insert(places[0] if places else len(sys.path), user)
 spec = importlib.util.find_spec("sglang")
 dists, seen = [], set()
 for dist in metadata.distributions():
@@ -42,7 +45,8 @@ for dist in metadata.distributions():
     if not mine or os.path.basename(path).startswith("~") or os.path.realpath(path) in seen:
         continue
     seen.add(os.path.realpath(path))
-    dists.append({"path": path, "version": dist.version, "direct_url": dist.read_text("direct_url.json")})
+    direct_url = dist.read_text("direct_url.json")
+    dists.append({"path": path, "version": dist.version, "direct_url": direct_url})
 json.dump({
     "python": "%d.%d.%d" % sys.version_info[:3],
     "package": None if spec is None else list(spec.submodule_search_locations or []),
@@ -76,10 +80,9 @@ class Installation:
 
 
 def default_python() -> str:
-    """The Python that the user means without `--python`: the active virtual environment's, else the one on PATH.
+    """The Python meant without `--python`: of the active virtual environment, else on PATH.
 
-    Raises:
-        Failure(ENVIRONMENT): there is none.
+    Raises Failure(ENVIRONMENT) when there is none.
     """
     active = os.environ.get("VIRTUAL_ENV")
     if active and os.access(os.path.join(active, "bin", "python"), os.X_OK):
@@ -95,11 +98,11 @@ def default_python() -> str:
 
 
 def find_installation(python: str | None = None) -> Installation:
-    """Asks `python` (a path or a command, Python 3.8 or newer) which installed `sglang` it would import.
+    """Asks `python` (a path or command, 3.8 or newer) which installed `sglang` it would import.
 
-    Raises:
-        Failure(ENVIRONMENT): it can't be run, has no sglang, or has one that can't be changed in place: an editable
-            or directory install, a zip import, or a package that its metadata does not describe.
+    Raises Failure(ENVIRONMENT) when it can't be run, has no sglang, or has one that can't be
+    changed in place: an editable or directory install, a zip import, or a package that its
+    metadata does not describe.
     """
     asked = _resolve(python or default_python())
     found = _probe(asked)
@@ -109,7 +112,8 @@ def find_installation(python: str | None = None) -> Installation:
             "no sglang in this environment",
             where=asked,
             state="nothing was changed",
-            next=f"{shlex.quote(asked)} -m pip install sglang==0.5.13, or name another interpreter with --python PY",
+            next=f"{shlex.quote(asked)} -m pip install sglang=={RELEASE}, "
+            "or name another interpreter with --python PY",
         )
     if found["zipped"]:
         raise _unfit(asked, f"sglang is imported out of a zip file: {found['origin']}")
@@ -168,7 +172,8 @@ def _fit_for_patching(python: str, found: dict) -> Installation:
     if not distributions:
         raise _unfit(
             python,
-            f"the sglang at {(found['package'] or ['?'])[0]} has no installed metadata, so it is no pip or uv install",
+            f"the sglang at {(found['package'] or ['?'])[0]} has no installed metadata, "
+            "so it is no pip or uv install",
         )
     if len(distributions) > 1:
         paths = ", ".join(d["path"] for d in distributions)
@@ -222,5 +227,6 @@ def _unfit(python: str, what: str, *, next: str | None = None) -> Failure:
         where=python,
         state="nothing was changed",
         next=next
-        or f"install the wheel there: {shlex.quote(python)} -m pip install --force-reinstall --no-deps sglang==0.5.13",
+        or f"install the wheel there: {shlex.quote(python)} -m pip install "
+        f"--force-reinstall --no-deps sglang=={RELEASE}",
     )

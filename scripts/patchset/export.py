@@ -24,8 +24,8 @@ def export_tree(repo_dir: Path, base_commit: str, tip: str) -> dict[str, bytes]:
     """The patch files of every commit after base_commit up to tip: file name to content.
 
     The commits are read through a repository of our own, so that no setting, attribute or
-    replacement in repo_dir changes the output. Raises Failure(PATCH) for a merge, for a base that is no ancestor, and for a commit whose
-    message has no `Patch:` trailer or repeats another's.
+    replacement in repo_dir changes the output. Raises Failure(PATCH) for a merge, for a base that
+    is no ancestor, and for a commit whose message has no `Patch:` trailer or repeats another's.
     """
     base_commit, tip = _commit(repo_dir, base_commit), _commit(repo_dir, tip)
     files: dict[str, bytes] = {}

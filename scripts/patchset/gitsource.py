@@ -20,8 +20,6 @@ STATE = "nothing was changed"
 
 # A server that has gone silent must end in a message, not in a wait without end.
 _PATIENCE = {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"}
-# `ext::` and the like would run a program.
-_PROTOCOLS = {"GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh"}
 
 _NO_TAG = re.compile(r"couldn't find remote ref|Could not find remote branch")
 _NO_ANSWER = re.compile(
@@ -35,11 +33,12 @@ _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 def fetch_at_tag(series: Series, directory: Path, url: str) -> str:
-    """Makes a repository in the empty `directory` that has upstream's commit at the pin's tag; returns its id.
+    """Makes a repository in the empty `directory` with the commit at the pin's tag; its id.
 
-    Only that commit is fetched, without its history. Arguments: url is anything that git fetches from, a local path
-    too. Raises Failure(ENVIRONMENT) when the repository or the tag can't be had, Failure(PATCH) listing the files
-    that the series touches and that differ from the pin's.
+    Only that commit is fetched, without its history. Arguments: url is anything that git
+    fetches from, a local path too. Raises Failure(ENVIRONMENT) when the repository or the tag
+    can't be had, Failure(PATCH) listing the files that the series touches and that differ from
+    the pin's.
     """
     pin = series.pin
     source = _absolute(url)
@@ -100,7 +99,7 @@ def _fetch(directory: Path, source: str, ref: str, tag: str) -> None:
     ]
     try:
         process = git.cmd.Git().execute(
-            command, as_process=True, universal_newlines=True, env=dict(_PROTOCOLS)
+            command, as_process=True, universal_newlines=True
         )
         try:
             git.cmd.handle_process_output(

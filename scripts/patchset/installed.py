@@ -1,4 +1,4 @@
-"""`apply --installed` and `--revert`: the series over the sglang package of a Python environment, in place."""
+"""`apply --installed` and `--revert`: the series over an installed sglang, in place."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from .site_files import UNTOUCHED, SiteFiles
 class InstalledResult:
     """What apply_installed() did.
 
-    Attributes:
-        already: the series was in place before; by_hand: and not through this tool, so --revert can't undo it.
-        recovered: an interrupted earlier run was rolled back first.
+    Attributes: already: the series was in place before; by_hand: and not through this tool, so
+        --revert can't undo it. recovered: an interrupted earlier run was rolled back first.
     """
 
     python: str
@@ -137,9 +136,10 @@ def apply_installed(
 ) -> InstalledResult:
     """Patches the installed sglang of the environment whose interpreter is `python`.
 
-    Arguments: upto cuts the series right after one patch; dry_run computes every file and writes none.
-    An interrupted earlier run is rolled back first. Raises Failure(ENVIRONMENT) when the environment has no sglang
-    that can be changed in place, Failure(PATCH) when its files are not the pin's or hold something else already.
+    Arguments: upto cuts the series right after one patch; dry_run computes every file and
+    writes none. An interrupted earlier run is rolled back first. Raises Failure(ENVIRONMENT)
+    when the environment has no sglang that can be changed in place, Failure(PATCH) when its
+    files are not the pin's or hold something else already.
     """
     wanted = series.upto(upto) if upto else series
     installation = find_installation(python)

@@ -1,4 +1,4 @@
-"""`apply --into DIR`: one new branch in a checkout that the user already has, and nothing else touched."""
+"""`apply --into DIR`: one new branch in a user's own checkout, and nothing else touched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from . import disk, drift, gitenv, scratchrepo
 from .checkout import UNTOUCHED, Checkout, open_checkout
 from .commits import Applied, commit_series
-from .errors import Exit, Failure
+from .errors import Failure
 from .listing import columns
 from .result import patch_lines
 from .series import Series
@@ -102,13 +102,13 @@ def apply_into(
     force: bool = False,
     upto: str | None = None,
 ) -> BranchResult:
-    """Makes the branch `sm120/<version>` in the checkout at `directory`: the series on top of its HEAD.
+    """Makes the branch `sm120/<version>` in a checkout: the series on top of its HEAD.
 
-    HEAD, the current branch, index, files and stash are not touched; the commits are made in a scratch index, and the
-    branch appears last, in one step. Arguments: force moves a branch of that name which holds something else; upto
-    cuts the series right after one patch; dry_run writes nothing, not even objects. Raises Failure(PATCH) for a
-    checkout that is dirty, busy, of another version or not the pin's, and Failure(ENVIRONMENT) when it can't be
-    written.
+    HEAD, the current branch, index, files and stash are not touched; the commits are made in a
+    scratch index, and the branch appears last, in one step. Arguments: force moves a branch of
+    that name which holds something else; upto cuts the series right after one patch; dry_run
+    writes nothing, not even objects. Raises Failure(PATCH) for a checkout that is dirty, busy,
+    of another version or not the pin's, and Failure(ENVIRONMENT) when it can't be written.
     """
     wanted = series.upto(upto) if upto else series
     checkout = open_checkout(Path(os.path.abspath(directory)))
@@ -171,7 +171,7 @@ class _Branch:
             return tuple(commit_series(repo, head, wanted, prefix))
 
     def _point(self, commit: str, old: str | None) -> bool:
-        """Makes or moves the branch. False when another apply has just put it at the same commit."""
+        """Makes or moves the branch. False when another apply has just put it there."""
         command = ["update-ref", "-m", "patchset: apply --into", self.ref]
         try:
             with _uninterrupted():
@@ -276,7 +276,7 @@ def _git_errors(checkout: Checkout) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits: git, ended in the middle of this step, could leave a lock in the user's repository."""
+    """Ctrl-C waits: git, ended in the middle of this, could leave a lock in the repository."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     try:
         yield

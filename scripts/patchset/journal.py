@@ -1,9 +1,10 @@
 """All-or-nothing change of files in place, with the originals kept for an exact way back.
 
-A journal is a folder: `originals/` (hard links to the files as they were, copies where a file system has no links),
-and `manifest.json`, whose state says what is going on. It appears by one rename before the first file changes, so
-whatever stops the process, `kill -9` and a lost disk included, the next run reads what has to be put back. Putting a
-file back is one rename of its original: it needs no free space, and gives mode, owner, times and hard links back too.
+A journal is a folder: `originals/` (hard links to the files as they were, copies where a file
+system has no links), and `manifest.json`, whose state says what is going on. It appears by one
+rename before the first file changes, so whatever stops the process, `kill -9` and a lost disk
+included, the next run reads what has to be put back. Putting a file back is one rename of its
+original: it needs no free space, and gives mode, owner, times and hard links back too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """One file: its path relative to the root, and its sha256 and mode before and after (None: absent)."""
+    """One file: its path under the root, its sha256 and mode before and after (None: absent)."""
 
     path: str
     sha256_before: str | None
@@ -68,7 +69,7 @@ class Manifest:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Holds an exclusive lock on `directory` itself, so that no lock file is left; the kernel drops it with us.
+    """Holds an exclusive lock on `directory` itself: no lock file is left, even by `kill -9`.
 
     Raises:
         Busy: another process holds it.
@@ -121,7 +122,7 @@ class Journal:
             raise Unreadable(str(error)) from None
 
     def sweep(self) -> None:
-        """Removes what a killed process left beside a good journal, or of one that was never begun or already over."""
+        """Removes what a killed process left of a journal that was not begun, or already over."""
         _drop(_spare(self.folder / MANIFEST))
         pattern = f"{self.folder.name}{_UNFINISHED}*"
         for left in self.folder.parent.glob(pattern):
@@ -146,13 +147,13 @@ class Journal:
         return manifest
 
     def undo(self, manifest: Manifest) -> list[str]:
-        """Puts every file back as it was before apply() and removes the journal; may be repeated after a stop.
+        """Puts every file back as before apply() and removes the journal; can be done again.
 
         Returns the directories that apply() made but that hold somebody else's files by now.
         """
         on_disk = self.read()
         if on_disk and on_disk.state == APPLIED:
-            # Told first, so that a stop half-way never reads as "applied, then changed by somebody else".
+            # Told first: a stop half-way must not read as "changed by somebody else".
             self._save(self.folder, replace(manifest, state=REVERTING))
         for entry in reversed(manifest.entries):
             target = self.root / entry.path
@@ -179,7 +180,7 @@ class Journal:
         ]
 
     def lost(self, manifest: Manifest) -> list[str]:
-        """The files whose original can't be put back, as it is gone from the journal or has other bytes."""
+        """The files whose original is gone from the journal, or has other bytes there."""
         return [
             entry.path
             for entry in manifest.entries
@@ -298,7 +299,7 @@ def _spare(target: Path) -> Path:
 
 
 def _make_like(made: Path, like: Path) -> None:
-    """Gives a new directory the mode and owner of another, whoever we are: its owner has to be able to uninstall."""
+    """Gives a new directory the mode and owner of another: that owner has to uninstall it."""
     status = like.stat()
     made.chmod(stat.S_IMODE(status.st_mode))
     with contextlib.suppress(PermissionError):
@@ -353,7 +354,7 @@ def _remove_if_empty(directory: Path) -> bool:
 
 
 def _drop_bytecode(source: Path) -> None:
-    """Removes compiled forms of a module: those made without a time stamp would win over the new source."""
+    """Removes compiled forms of a module: unchecked ones would win over the new source."""
     if source.suffix != ".py":
         return
     cache = source.parent / "__pycache__"

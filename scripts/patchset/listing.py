@@ -21,7 +21,7 @@ def listed(paths: Sequence[str], limit: int = LIMIT) -> str:
 
 
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """One line a row, with the cells of each column under each other; rows whose last cell is empty are left out."""
+    """One line a row, its cells in columns; a row whose last cell is empty is left out."""
     table = [row for row in rows if row[-1]]
     widths = [max(map(len, column)) for column in zip(*table)]
     return [

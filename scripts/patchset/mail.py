@@ -167,7 +167,10 @@ def _change(lines: list[str], at: int, first_line: int) -> tuple[FileChange, int
             )
         at += 1
     if old_blob is None:
-        raise MalformedPatch(f"line {first_line + start}: no index line for {path}")
+        raise MalformedPatch(
+            f"line {first_line + start}: {path} has no index line (a change of mode alone is "
+            "not used here: blob ids do not tell whether it was made)"
+        )
     hunks, added, removed, at = _hunks(lines, at, first_line)
     return (
         FileChange(

@@ -26,7 +26,7 @@ _MARKS = {
 
 
 def in_progress(git_dir: Path) -> Operation | None:
-    """The operation in progress in a repository (of a linked work tree: its own git directory), or None."""
+    """The operation in progress in a repository, or None; a linked work tree has its own."""
     for mark, operation in _MARKS.items():
         if (git_dir / mark).exists():
             return operation

@@ -1,7 +1,8 @@
 """The RECORD of an installed distribution: the list by which pip and uv uninstall it.
 
-Rows are `path,sha256=<urlsafe base64 without padding>,<size>`, relative to site-packages. Rows of other files keep
-their exact bytes: installers differ in quoting and line ends, and a revert has to give the first RECORD back.
+Rows are `path,sha256=<urlsafe base64 without padding>,<size>`, relative to site-packages. Rows
+of other files keep their exact bytes: installers differ in quoting and line ends, and a revert
+has to give the first RECORD back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 
 def hashed_row(path: str, data: bytes) -> tuple[str, str, str]:
-    """The row of a file at `path` (relative to site-packages, `/` between parts) that holds `data`."""
+    """The row of a file that holds `data`; `path` is relative to site-packages."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
     return path, f"sha256={digest.decode()}", str(len(data))
 
@@ -29,7 +30,7 @@ def updated(
     rows: Iterable[tuple[str, str, str]],
     removed: Iterable[str] = (),
 ) -> bytes:
-    """`record` with `rows` replaced in place where their path is listed, else appended, and `removed` left out.
+    """`record` with `rows` in place of those of the same path, or appended, without `removed`.
 
     Raises:
         ValueError: `record` is not UTF-8 text.

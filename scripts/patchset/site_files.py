@@ -1,4 +1,4 @@
-"""The files of one installed sglang: what they hold, whether they can be changed, and their change with RECORD."""
+"""The files of one installed sglang: what they hold, and their change together with RECORD."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNTOUCHED = "nothing was changed"
 
 
 class SiteFiles:
-    """The files of `installation`; paths of the series start with `python/`, those of the journal don't."""
+    """The files of `installation`, named by the paths of the series (`python/sglang/...`)."""
 
     def __init__(self, installation: Installation):
         self.installation = installation
@@ -34,7 +34,7 @@ class SiteFiles:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """No other apply or revert works on this installation meanwhile. Raises Failure(ENVIRONMENT)."""
+        """Keeps every other apply and revert out meanwhile. Raises Failure(ENVIRONMENT)."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(journal.locked(self.installation.dist_info))
@@ -79,12 +79,12 @@ class SiteFiles:
             )
 
     def undo(self, manifest: Manifest) -> list[str]:
-        """Puts all back; returns the made directories that hold other files by now. Raises Failure(ENVIRONMENT)."""
+        """Puts all back; returns the directories that stay. Raises Failure(ENVIRONMENT)."""
         with self._write_errors():
             return self.journal.undo(manifest)
 
     def read(self, path: str) -> bytes | None:
-        """The bytes at a path of the series, or None. Raises Failure(ENVIRONMENT) for what is no plain file there."""
+        """The bytes at a path, or None. Raises Failure(ENVIRONMENT) when it is no plain file."""
         inside = path.removeprefix(PREFIX)
         target = self.site / inside
         real = os.path.realpath(target)
@@ -137,7 +137,7 @@ class SiteFiles:
         )
 
     def require_same(self, manifest: Manifest, wanted: Series) -> None:
-        """Raises Failure(PATCH) unless `manifest` says that exactly `wanted` is in place, and it still is."""
+        """Raises Failure(PATCH) unless exactly `wanted` is in place, and unchanged."""
         there, asked = manifest.label["patches"], _identity(wanted)
         if there != asked:
             python = shlex.quote(self.installation.python)
@@ -174,7 +174,8 @@ class SiteFiles:
     def write(self, contents: dict[str, bytes | None], series: Series) -> None:
         """Writes `contents` (by path of the series, None: remove) and RECORD, all or nothing.
 
-        Raises Failure(ENVIRONMENT) when the disk is full or a file can't be written; all is put back then.
+        Raises Failure(ENVIRONMENT) when the disk is full or a file can't be written; all is put
+        back then.
         """
         inside = {path.removeprefix(PREFIX): data for path, data in contents.items()}
         info = self.installation.dist_info.name
@@ -185,7 +186,7 @@ class SiteFiles:
             self.journal.apply(inside, mode & 0o666, label)
 
     def _new_record(self, contents: dict[str, bytes | None]) -> bytes:
-        """RECORD with the new rows of the files, and those of the journal, so that uninstalling leaves nothing."""
+        """RECORD with the files and the journal in it, so that uninstalling leaves nothing."""
         info = self.installation.dist_info.name
         kept = f"{info}/{FOLDER}"
         before = (self.installation.dist_info / "RECORD").read_bytes()

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import base, gitenv, operation
+from . import base, gitenv, operation, scratchrepo
 from .commits import commit_series
 from .errors import Exit, Failure
 from .listing import listed
@@ -26,6 +26,11 @@ def is_empty(target: Path) -> bool:
     return target.is_dir() and not any(target.iterdir())
 
 
+def is_ours(target: Path) -> bool:
+    """True for a tree that this tool made."""
+    return (target / ".git").is_dir() and bool(_config(target, OWNER_KEY))
+
+
 def require_ours(target: Path) -> None:
     """Raise Failure(PATCH) unless target is a tree that this tool made."""
     if not target.is_dir():
@@ -38,7 +43,7 @@ def require_ours(target: Path) -> None:
             "the target is not a git repository, so it was not made by this tool",
             "choose another place: --to DIR, or move that directory away",
         )
-    if not _config(target, OWNER_KEY):
+    if not is_ours(target):
         raise _refuse(
             target,
             "the target is a git repository that this tool did not make",
@@ -69,18 +74,29 @@ class Asked:
 def read_target(asked: Asked) -> TreeResult:
     """Read an existing target; return its commits when it already is what was asked for.
 
-    Raises Failure(PATCH), each with its own message and next command, when the target is foreign,
-    has another base, has a git operation in progress, is dirty, or holds something else.
+    Nothing is written, so a target in a read-only place can be read too. Raises Failure(PATCH),
+    each with its own message and next command, when the target is foreign, has another base, has
+    a git operation in progress, is dirty, is broken, or holds something else.
     """
+    require_ours(asked.target)
+    try:
+        return _read(asked)
+    except gitenv.GitCommandError as error:
+        what = "the target is broken: git cannot read it"
+        said = gitenv.message_of(error)
+        raise _refuse(asked.target, what, asked.again, said) from None
+
+
+def _read(asked: Asked) -> TreeResult:
     target = asked.target
-    require_ours(target)
-    _require_base(asked)
+    base_commit = _base(asked)
     _require_idle(target)
     _require_clean(target)
-    base_commit = gitenv.text(target, "rev-parse", base.REF)
-    applied = commit_series(target, base_commit, asked.wanted)
-    if gitenv.text(target, "rev-parse", "HEAD^{tree}") != applied[-1].tree:
-        raise _other_content(asked, base_commit)
+    head = gitenv.text(target, "rev-parse", "--verify", "HEAD^{commit}")
+    with scratchrepo.borrowing(target) as scratch:
+        applied = commit_series(scratch, base_commit, asked.wanted)
+        if gitenv.text(scratch, "rev-parse", f"{head}^{{tree}}") != applied[-1].tree:
+            raise _other_content(asked, scratch, base_commit, head)
     return TreeResult(str(target), asked.source, ALREADY, base_commit, tuple(applied))
 
 
@@ -91,7 +107,8 @@ def blob_at(repo_dir: Path, revision: str, path: str) -> str | None:
     return found.split()[2] if found else None
 
 
-def _require_base(asked: Asked) -> None:
+def _base(asked: Asked) -> str:
+    """The target's base commit, once it is known to be the one that was asked for."""
     target, pin = asked.target, asked.series.pin
     release = _config(target, OWNER_KEY)
     if release != pin.version:
@@ -109,6 +126,7 @@ def _require_base(asked: Asked) -> None:
     if asked.source == "wheel" and commit != pin.commit:
         what = f"the target's base differs: {commit}, pinned {pin.commit}"
         raise _refuse(target, what, asked.again)
+    return commit
 
 
 def _require_idle(target: Path) -> None:
@@ -133,9 +151,9 @@ def _require_clean(target: Path) -> None:
         )
 
 
-def _other_content(asked: Asked, base_commit: str) -> Failure:
+def _other_content(asked: Asked, scratch: Path, base_commit: str, head: str) -> Failure:
     target = asked.target
-    state = read_state(lambda path: blob_at(target, "HEAD", path), asked.series)
+    state = read_state(lambda path: blob_at(scratch, head, path), asked.series)
     if state.foreign:
         return _refuse(
             target,
@@ -151,7 +169,8 @@ def _other_content(asked: Asked, base_commit: str) -> Failure:
             listed([f"{path}: {patch}" for path, patch in state.partial]),
         )
     count = f"{state.applied} of {state.total} patches are applied"
-    others = _differing(target, _tree_after(asked, base_commit, state.applied))
+    expected = _tree_after(asked.series, scratch, base_commit, state.applied)
+    others = _differing(scratch, expected, head)
     if others:
         return _refuse(
             target,
@@ -164,16 +183,16 @@ def _other_content(asked: Asked, base_commit: str) -> Failure:
     return _refuse(target, f"{count}, {wanted}", asked.again)
 
 
-def _tree_after(asked: Asked, base_commit: str, count: int) -> str:
+def _tree_after(series: Series, scratch: Path, base_commit: str, count: int) -> str:
     if count == 0:
         return base_commit
-    upto = asked.series.upto(asked.series.patches[count - 1].name)
-    return commit_series(asked.target, base_commit, upto)[-1].tree
+    upto = series.upto(series.patches[count - 1].name)
+    return commit_series(scratch, base_commit, upto)[-1].tree
 
 
-def _differing(target: Path, tree: str) -> list[str]:
-    command = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", tree, "HEAD"]
-    names = gitenv.run(target, *command).split(b"\0")[:-1]
+def _differing(repo_dir: Path, before: str, after: str) -> list[str]:
+    command = ["diff-tree", "-r", "-z", "--name-only", "--no-renames", before, after]
+    names = gitenv.run(repo_dir, *command).split(b"\0")[:-1]
     return [os.fsdecode(name) for name in names]
 
 

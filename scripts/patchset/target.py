@@ -119,7 +119,7 @@ def _sweep(target: Path) -> None:
 def _recover(target: Path) -> None:
     """Undo what a killed process left; the caller holds the lock."""
     old = _beside(target, "old")
-    if old.exists() and standing.is_empty(target):
+    if standing.is_ours(old) and standing.is_empty(target):
         os.rename(old, target)
     for stale in _leftovers(target):
         _remove(stale)
@@ -127,8 +127,9 @@ def _recover(target: Path) -> None:
 
 def _leftovers(target: Path) -> list[Path]:
     pattern = f".{glob.escape(target.name)}.new-*"
-    beside = [*target.parent.glob(pattern), _beside(target, "old")]
-    return [path for path in beside if path.exists()]
+    left = list(target.parent.glob(pattern))
+    old = _beside(target, "old")
+    return [*left, old] if standing.is_ours(old) else left
 
 
 def _build_beside(target: Path, wanted: Series, source: Source) -> TreeResult:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,15 @@ def real_base(real_wheel, tmp_path_factory) -> Path:
     base.init_repository(repo)
     base.import_base(repo, real_wheel, load_series(ROOT / "patches" / "0.5.13").pin)
     return repo
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system of its own with little room, where this user may mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)]
+    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("this user can't mount a small file system")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

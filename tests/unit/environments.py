@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import subprocess
-import sys
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,8 +17,7 @@ INFO = "sglang-0.5.13.dist-info"
 
 def make_venv(directory: Path) -> tuple[Path, Path]:
     """A virtual environment without pip: its interpreter and its site-packages."""
-    command = [sys.executable, "-m", "venv", "--without-pip", str(directory)]
-    subprocess.run(command, check=True)
+    venv.EnvBuilder(symlinks=True).create(directory)
     return directory / "bin" / "python", next(
         directory.glob("lib/python*/site-packages")
     )
@@ -33,7 +31,7 @@ def put_sglang(
     direct_url: dict | None = None,
     end: str = "\n",
 ) -> Path:
-    """Lays `files` and their metadata into `site` as an installer does; returns the dist-info folder."""
+    """Lays `files` and metadata into `site` as an installer does; returns the dist-info."""
     write_files(site, files, strip="python/")
     info = site / f"sglang-{version}.dist-info"
     info.mkdir()

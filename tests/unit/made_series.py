@@ -1,4 +1,4 @@
-"""Small series made for a test: a base of a few files, a list of edits, and the patch files that git writes for them."""
+"""Small series made for a test: a few files, edits, and the patch files that git writes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def make_series(
 
 
 def snapshot(root: Path) -> dict[str, tuple]:
-    """Every path below `root` with its mode and bytes (or link target), to compare before and after."""
+    """Every path below `root` with its mode and bytes (or link target), to compare."""
     seen = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()

@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from patchset.pin import load_pin
 from patchset.series import Series, load_series
 
 ROOT = Path(__file__).resolve().parents[2]
+
+_COMPILED = tempfile.TemporaryDirectory(prefix="patchset-compiled-")
 
 WHEEL = "sglang-0.5.13-cp312-cp312-manylinux_2_34_x86_64.whl"
 
@@ -157,4 +160,8 @@ def command(*arguments: str | Path) -> list[str]:
 
 
 def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "scripts"), **(extra or {})}
+    """The environment of a child process: our package, compiled once for all of them."""
+    found = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
+    found["PYTHONPYCACHEPREFIX"] = _COMPILED.name
+    return {**found, **(extra or {})}

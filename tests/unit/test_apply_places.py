@@ -1,4 +1,4 @@
-"""The command line of `apply --into`, `--installed`, `--revert` and `--source git`: codes, streams and JSON."""
+"""The command line of apply in a checkout, an installation, from git: codes and streams."""
 
 from __future__ import annotations
 
@@ -16,11 +16,6 @@ import pytest
 from environments import Environment, make_venv
 from made_series import BASE, after, git, make_repository, make_series, snapshot
 from patchset import gitenv
-
-
-@pytest.fixture(scope="module", autouse=True)
-def scrubbed():
-    gitenv.scrub()
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +110,7 @@ def test_installed_refusals(cli, tmp_path):
 
 
 def test_installed_stopped_by_a_signal_is_as_before(cli, tmp_path):
-    """Ctrl-C and kill at some moment of the real command; each time a revert or nothing is left to do."""
+    """Signals at some moment of the real command: a revert then gives all back."""
     env = Environment(tmp_path / "env")
     before = snapshot(env.site)
     for number, delay in (

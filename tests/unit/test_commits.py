@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from made_series import STEPS, snapshot
-from patchset import base, gitenv
+from made_series import STEPS, commit_all, snapshot
+from made_wheel import make_release, message
+from patchset import base, export, gitenv
 from patchset.commits import commit_series
 from patchset.errors import Exit, Failure
-from patchset.series import load_series
+from patchset.series import load_patch, load_series
 
 ENVIRON = "python/sglang/srt/environ.py"
+INDEXER = "python/sglang/srt/layers/indexer.py"
 
 
 def by_hand(repo: Path, files: list[Path], *options: str) -> str:
@@ -45,6 +48,44 @@ def test_git_am_by_hand_gives_the_same_ids(small, own_tree):
     assert bare != applied[-1].commit
     tree = gitenv.text(own_tree, "rev-parse", f"{bare}^{{tree}}")
     assert tree == applied[-1].tree
+
+
+AWKWARD: dict[str, bytes | None] = {
+    ENVIRON: b"--- a/x\n+++ b/x\n@@ -1 +1 @@\ndiff --git a/x b/x\n-- \nFrom x\nno newline",
+    "python/sglang/srt/new.py": b"\n\n--- \nlast",
+    "python/sglang/srt/a file with spaces, and=more [1].json": b"{}\n",
+    "python/sglang/srt/empty.py": b"",
+    "python/sglang/srt/__init__.py": b"no longer empty\n",
+    "python/sglang/srt/layers/indexer.py": None,
+}
+
+
+def test_awkward_content_survives(tmp_path):
+    back = {**AWKWARD, ENVIRON: b"-- \n+++ b/x\nno newline", INDEXER: b"again\n"}
+    steps = [STEPS[0], ("0020-awkward", AWKWARD), ("0030-back", back)]
+    release = make_release(tmp_path, steps=steps)
+    series, made = release.series, tmp_path / "made"
+    applied = commit_series(made, series.pin.commit, series)
+    assert applied[-1].commit == gitenv.text(made, "rev-parse", "HEAD")
+    for each, (_, files) in zip(applied, steps, strict=True):
+        changed = {change.path: change for change in each.patch.changes}
+        for path, data in files.items():
+            if data is None:
+                assert changed[path].new_blob is None
+            else:
+                assert gitenv.run(made, "show", f"{each.commit}:{path}") == data
+    files = sorted(release.patches.glob("*.patch"))
+    tip = by_hand(on_base(made), files, "--committer-date-is-author-date")
+    assert tip == applied[-1].commit
+
+
+def test_a_change_of_mode_alone_is_refused(small_tree, tmp_path):
+    tree = Path(shutil.copytree(small_tree, tmp_path / "tree", symlinks=True))
+    (tree / ENVIRON).chmod(0o755)
+    commit_all(tree, message("0040-mode"))
+    (tmp_path / "0040-mode.patch").write_bytes(export.format_commit(tree, "HEAD"))
+    with pytest.raises(Failure, match="a change of mode alone"):
+        load_patch(tmp_path / "0040-mode.patch")
 
 
 def test_only_objects_are_written(small, tmp_path):

@@ -1,26 +1,22 @@
-"""`apply --installed` and `--revert` on environments with a small sglang: the good way, and what is refused."""
+"""`apply --installed` and `--revert` with a small sglang: what is done, what is refused."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from environments import INFO, Environment, make_venv, put_sglang, row_of
 from made_series import BASE, STEPS, after, git, make_repository, make_series, snapshot
-from patchset import gitenv
 from patchset.errors import Exit, Failure
 from patchset.installed import apply_installed, revert_installed
 
 NEW = "python/sglang/srt/layers/sm120/config.py"
 ENVIRON = "python/sglang/srt/environ.py"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def scrubbed():
-    gitenv.scrub()
 
 
 @pytest.fixture(scope="module")
@@ -401,6 +397,19 @@ def test_two_installed_sglang_are_refused(env, series, tmp_path):
     assert (
         "more than one" in refused(env, apply_installed, series, str(env.python)).what
     )
+
+
+def test_an_install_in_the_users_own_site_packages(tmp_path, series, monkeypatch):
+    """`pip install --user` puts packages where an isolated interpreter does not look."""
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ask = [str(python), "-I", "-c", "import site; print(site.getusersitepackages())"]
+    site = Path(subprocess.check_output(ask, text=True).strip())
+    assert site.is_relative_to(tmp_path)
+    site.mkdir(parents=True)
+    put_sglang(site)
+    apply_installed(series, str(python))
+    assert (site / "sglang/srt/environ.py").read_bytes() == after()[ENVIRON]
 
 
 @pytest.mark.parametrize("program", ["exit 2", "echo hello", "kill -9 $$"])

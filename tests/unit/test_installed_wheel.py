@@ -1,4 +1,4 @@
-"""`apply --installed` on the pinned SGLang itself, laid out by hand and installed by pip, with the series as shipped."""
+"""`apply --installed` with the shipped series, on the pinned SGLang itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`apply --into`: one new branch in the user's own checkout, and nothing else; what is refused, and by which words."""
+"""`apply --into`: one new branch in the user's own checkout and nothing else; refusals."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ INDEXER = "python/sglang/srt/layers/indexer.py"
 NEW = "python/sglang/srt/layers/sm120/config.py"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def scrubbed():
-    gitenv.scrub()
-
-
 @pytest.fixture(scope="module")
 def series(tmp_path_factory):
     return make_series(tmp_path_factory.mktemp("series"))
@@ -45,7 +40,7 @@ def series(tmp_path_factory):
 
 @pytest.fixture
 def repo(tmp_path):
-    """A checkout in git layout, at the pin's tag, on a branch, with a stash and a config of its own."""
+    """A checkout in git layout, at the pin's tag, with a stash and a config of its own."""
     repo = tmp_path / "my checkout ü"
     make_repository(repo, {**BASE, "README.md": b"upstream\n"})
     git(repo, "tag", "v0.5.13")
@@ -157,6 +152,9 @@ def test_settings_and_hooks_of_the_checkout_do_not_matter(repo, series, tmp_path
     ):
         (hooks / name).write_text(f"#!/bin/sh\necho {name} >>'{ran}'\nexit 1\n")
         (hooks / name).chmod(0o755)
+    monitor = tmp_path / "monitor"  # run by a shell: its path must have no space
+    monitor.write_bytes((hooks / "pre-commit").read_bytes())
+    monitor.chmod(0o755)
     for key, value in {
         "commit.gpgSign": "true",
         "gpg.program": "false",
@@ -164,7 +162,7 @@ def test_settings_and_hooks_of_the_checkout_do_not_matter(repo, series, tmp_path
         "core.safecrlf": "true",
         "apply.whitespace": "fix",
         "apply.ignoreWhitespace": "change",
-        "core.fsmonitor": str(hooks / "pre-commit"),
+        "core.fsmonitor": str(monitor),
         "core.hooksPath": str(hooks),
         "i18n.commitEncoding": "latin1",
         "core.logAllRefUpdates": "always",
@@ -529,7 +527,7 @@ def test_a_relative_directory_and_a_link_to_it(repo, series, tmp_path, monkeypat
 
 
 def test_one_patch_in_the_middle_conflicts(repo, tmp_path, series):
-    """A series whose files are the pin's but whose patch does not fit: its index line was edited by hand."""
+    """The files are the pin's, but a patch does not fit them: it was edited by hand."""
     broken = make_series(tmp_path / "broken")
     path = broken.patches[1].path
     path.write_bytes(path.read_bytes().replace(b" line 4\n", b" line four\n"))
@@ -562,17 +560,6 @@ def test_a_repository_that_cannot_be_written(repo, series, where, monkeypatch):
     failure = refused(repo, series)
     assert failure.code == Exit.ENVIRONMENT and "can't be written" in failure.what
     assert git(repo, "for-each-ref", "refs/heads/sm120") == ""
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    place = tmp_path / "small"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)]
-    if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("this user can't mount a small file system")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_disk_that_is_really_full(small_disk, series):

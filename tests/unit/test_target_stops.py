@@ -18,8 +18,7 @@ from made_wheel import command, environment, make_wheel, patchset
 from patchset import gitenv
 from patchset.errors import Exit
 
-STAGES = ["init", "fast-import", "read-tree", "apply", "commit-tree"]
-STAGES += ["update-ref", "config", "reset"]
+STAGES = ["init", "fast-import", "apply", "update-ref", "reset"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
 
 # Sends a signal to the tool when it calls git for a given step.
@@ -315,10 +314,13 @@ def test_a_place_without_the_right_to_write(small, tmp_path):
 
 
 def test_a_finished_tree_in_a_read_only_place_is_just_found(small, own_tree):
-    own_tree.parent.chmod(0o555)
+    directories = [own_tree.parent, own_tree, *own_tree.rglob("*/")]
+    for directory in directories:
+        directory.chmod(0o555)
     line = without_rights(command(*apply_line(small, own_tree)))
     done = subprocess.run(line, env=environment(), capture_output=True, text=True)
-    own_tree.parent.chmod(0o755)
+    for directory in directories:
+        directory.chmod(0o755)
     assert done.returncode == 0 and "(already there)" in done.stdout
 
 

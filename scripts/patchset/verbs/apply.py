@@ -21,7 +21,13 @@ def register(subparsers, layout: Layout) -> None:
         description="Make the patched SGLang tree: one commit per patch over the pinned release. "
         "The downloaded wheel is kept in a cache, also by a dry run.",
     )
-    parser.add_argument("--patches", type=Path, default=layout.patches, metavar="DIR")
+    parser.add_argument(
+        "--patches",
+        type=Path,
+        default=layout.patches,
+        metavar="DIR",
+        help=f"the patch directory (default: patches/{layout.release})",
+    )
     parser.add_argument("--upto", metavar="PATCH", help="stop after this patch")
     parser.add_argument(
         "--source",

@@ -30,7 +30,13 @@ def register(subparsers, layout: Layout) -> None:
         help=f"the patched tree (default: build/sglang-{layout.release})",
     )
     parser.add_argument("--tip", default="HEAD", help="last commit (default: HEAD)")
-    parser.add_argument("--patches", type=Path, default=layout.patches, metavar="DIR")
+    parser.add_argument(
+        "--patches",
+        type=Path,
+        default=layout.patches,
+        metavar="DIR",
+        help=f"the patch directory (default: patches/{layout.release})",
+    )
     parser.add_argument(
         "--prune", action="store_true", help="remove patch files without a commit"
     )
