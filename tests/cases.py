@@ -19,7 +19,7 @@ class IndexerCase:
     ``lens``: keys per row (compressed tokens: raw context / 4). ``cap``: configured width in keys.
     ``pool``: pages of the cache; None gives each row its own, else rows share that many.
     ``page_padding``: bytes between pages. ``out_padding``: extra columns of the output's buffer.
-    ``tail``: page ids past a row's length, ``poison`` (-1 and INT_MAX) or ``valid`` (the stock
+    ``one_request``: all rows have the same pages. ``tail``: page ids past a row's length, ``poison`` (-1 and INT_MAX) or ``valid`` (the stock
     function reads them).
     """
 
@@ -34,6 +34,7 @@ class IndexerCase:
     out_padding: int = 0
     weights: str = "mixed"
     tail: str = "poison"
+    one_request: bool = False
 
 
 class IndexerInputs(NamedTuple):
@@ -110,7 +111,8 @@ def _draw_table(case, used, pages, width, gen, device):
         else buffer[:, :width].contiguous()
     )
     if case.pool is not None:
-        table.copy_(torch.randint(pages, (batch, width), generator=gen, device=device))
+        rows = 1 if case.one_request else batch
+        table.copy_(torch.randint(pages, (rows, width), generator=gen, device=device))
     else:
         order = torch.randperm(pages, generator=gen, device=device).to(torch.int32)
         start = 0

@@ -33,7 +33,7 @@ from kernels.indexer_ref import paged_mqa_logits_ref  # noqa: E402
 from numeric import assert_close  # noqa: E402
 from stock import call_stock, indexer_functions  # noqa: E402
 
-from . import gputime  # noqa: E402
+from . import gputime, peers  # noqa: E402
 
 L2_ROTATION_BYTES = 160 << 20
 TOPK = 512
@@ -46,6 +46,7 @@ CAPS = (8_192, 131_072, 1_048_576)
 # Cases of one group are timed in turn, so that the ratio between them is one of one run.
 INDEXER = {
     "text512": [decode_case(64, 512, cap, pool=4096) for cap in CAPS],
+    "few512": [decode_case(batch, 512, 131_072, pool=4096) for batch in (1, 16)],
     "full8k": [decode_case(batch, 8_192, 8_192) for batch in (1, 16, 64)],
     "full128k": [decode_case(batch, 131_072, 131_072) for batch in (1, 16, 64)],
     "full1m": [decode_case(8, 1_048_576, 1_048_576)],
@@ -55,6 +56,17 @@ INDEXER = {
             (32_768,) + (128,) * 63,
             32_768,
             tail="valid",
+        )
+    ],
+    # The last 2,048 rows of a prompt of 128K tokens: one request, so one list of pages for all rows.
+    "prefill": [
+        IndexerCase(
+            "rows2048-text131072",
+            tuple((131_072 - 2_047 + row) // 4 for row in range(2_048)),
+            32_768,
+            pool=512,
+            tail="valid",
+            one_request=True,
         )
     ],
 }
@@ -156,7 +168,8 @@ def measure_indexer(cases: list, samples: int, bandwidth: float) -> list[dict]:
 
 def _gated(case: IndexerCase, bandwidth: float) -> tuple[dict, list]:
     keys = sum(case.lens)
-    moved = keys * 136 + len(case.lens) * case.heads * 132
+    read = max(case.lens) if case.one_request else keys
+    moved = read * 132 + keys * 4 + len(case.lens) * case.heads * 132
     copies = max(1, min(48, -(-L2_ROTATION_BYTES // moved)))
     inputs = [make_indexer(case, "cuda", seed) for seed in range(copies)]
     # The layers of one step share lengths, page table and the logits buffer; cache, q and weights are
@@ -190,6 +203,16 @@ def _arms(case: IndexerCase, inputs: list) -> dict[str, list]:
     if len(case.lens) * case.cap * STOCK_BYTES < 0.8 * torch.cuda.mem_get_info()[0]:
         (function,) = indexer_functions("fp8_paged_mqa_logits_torch_sm120")
         arms["stock"] = [lambda: call_stock(function, inputs[0])]
+    for name, prepare in peers.logits_peers():
+        try:
+            calls = [prepare(one) for one in inputs]
+            calls[0]()
+            torch.cuda.synchronize()
+        except Exception as error:
+            first = (str(error).strip() or repr(error)).splitlines()[0]
+            print(f"note: {name} on {case.name}: {first[:160]}", file=sys.stderr)
+        else:
+            arms[name] = calls
     return arms
 
 
@@ -249,11 +272,16 @@ def _line(row: dict) -> str:
         if stock
         else f"{'-':>9} {'-':>9}"
     )
+    others = "".join(
+        f"{name} {us:.2f} us ({ours / us:.2f}x)  "
+        for name, us in medians.items()
+        if name not in ("ours", "ours, served", "stock")
+    )
     return (
         f"{row['case']:<34} floor {row['floor_us']:>7.2f}  ours {ours:>8.2f} us"
         f" ({row['bytes'] / ours / 1e3:>6.0f} GB/s, {row['floor_us'] / ours:>4.0%} of floor)"
         f"  served {served:>8.2f} us  stock {stock or float('nan'):>10.1f} us  {gain}"
-        f"  error {row['error']:.1e}"
+        f"  {others}error {row['error']:.1e}"
     )
 
 
