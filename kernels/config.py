@@ -76,14 +76,21 @@ class Launch:
         return self.kernel.warmup(grid=self.grid, **self.args, **self.options)
 
 
-@lru_cache(maxsize=None)
-def _cuda_sm_count(index: int) -> int:
-    return torch.cuda.get_device_properties(index).multi_processor_count
-
-
 def sm_count(device: torch.device) -> int:
     """Multiprocessors of ``device``; 4 on the CPU, where the Triton interpreter runs."""
-    if device.type != "cuda":
-        return 4
+    return _properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def has_large_sms(device: torch.device) -> bool:
+    """Whether an SM of ``device`` has over 200 KB of shared memory (sm_90, sm_100; not sm_120)."""
+    return device.type == "cuda" and _properties(device).major in (9, 10)
+
+
+def _properties(device: torch.device):
     index = torch.cuda.current_device() if device.index is None else device.index
-    return _cuda_sm_count(index)
+    return _cuda_properties(index)
+
+
+@lru_cache(maxsize=None)
+def _cuda_properties(index: int):
+    return torch.cuda.get_device_properties(index)

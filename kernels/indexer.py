@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .config import Launch, sm_count
+from .config import SM120, Launch, has_large_sms, sm_count
 
 DIM = 128
 PAGE = 64
@@ -33,37 +33,49 @@ DOT_DTYPES = {"fp8": tl.float8e4nv, "bf16": tl.bfloat16, "fp32": tl.float32}
 class LogitsConfig:
     """Launch shape of the logits kernel.
 
-    ``programs_per_sm`` sets the grid, ``rows`` how many lengths a program reads at a time while it
-    looks for its share of the pages.
+    ``programs_per_sm`` sets the grid, ``programs_per_large_sm`` on cards with twice the shared memory
+    (sm_90, sm_100). ``rows``: how many lengths a program reads at a time while it looks for its share
+    of the pages.
     """
 
     num_warps: int
     num_stages: int
     programs_per_sm: int
-    rows: int = 256
+    programs_per_large_sm: int
+    rows: int = 64
 
 
-# Four warps, 16 keys of a page each: a warp holds the accumulators of its keys for all heads, so the sum
-# over heads stays inside it. Five stages, because the page id that a key's address depends on takes
-# every other one: that leaves two pages (17 KB) in flight for each program. Three programs are what fits
-# an sm_120 SM next to each other (25.6 KB of shared memory, 120 registers, no spills); the shares are
-# static, so a fourth would run alone after them.
+# Four warps, 16 keys of a page each: a warp holds the accumulators of its keys for all heads, so the
+# sum over heads stays inside it. Five stages, because the page id that a key's address depends on
+# takes every other one: that leaves two pages (17 KB) in flight for each program. Three programs are
+# what fits an sm_120 SM next to each other (25.6 KB of shared memory, no spills); shares are equal,
+# so a fourth would run alone after them. 51 KB in flight an SM is 6 times what 1,792 GB/s need at a
+# latency of 0.8 us. Measured on an H200 (one run, 64 rows of 128K): five stages and four programs
+# 76.0 us, three programs 79.6, three stages 91.8, two 92.5, eight warps 111.
 CONFIGS = {
-    "fp8": LogitsConfig(num_warps=4, num_stages=5, programs_per_sm=3),
-    "bf16": LogitsConfig(num_warps=4, num_stages=3, programs_per_sm=3),
-    "fp32": LogitsConfig(num_warps=4, num_stages=2, programs_per_sm=2),
+    "fp8": LogitsConfig(4, 5, programs_per_sm=3, programs_per_large_sm=4),
+    "bf16": LogitsConfig(4, 3, programs_per_sm=3, programs_per_large_sm=3),
+    "fp32": LogitsConfig(4, 2, programs_per_sm=2, programs_per_large_sm=2),
 }
 
 
 @triton.jit
-def _row_pages(
-    lens_ptr, stride_len, offs_row, batch, max_seq_len, skip_below, PAGE: tl.constexpr
+def _page_ends(
+    lens_ptr,
+    stride_len,
+    rows,
+    batch,
+    max_seq_len,
+    skip_below,
+    PAGE: tl.constexpr,
 ):
+    """Running sum over ``rows`` of the pages that each has to score."""
     length = tl.load(
-        lens_ptr + offs_row.to(tl.int64) * stride_len, mask=offs_row < batch, other=0
+        lens_ptr + rows.to(tl.int64) * stride_len, mask=rows < batch, other=0
     )
     length = tl.minimum(length, max_seq_len)
-    return tl.where(length > tl.maximum(skip_below, 0), tl.cdiv(length, PAGE), 0)
+    pages = tl.where(length > tl.maximum(skip_below, 0), tl.cdiv(length, PAGE), 0)
+    return tl.cumsum(pages, 0)
 
 
 @triton.jit
@@ -106,48 +118,40 @@ def _paged_mqa_logits_kernel(
     DOT_DTYPE: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    offs_block = tl.arange(0, ROWS)
+    """Each program takes an equal share of the pages that all rows ask for."""
+    offs_row = tl.arange(0, ROWS)
     offs_head = tl.arange(0, HEADS)
     offs_dim = tl.arange(0, DIM)
     offs_key = tl.arange(0, PAGE)
 
-    total = 0
-    for row0 in range(0, batch, ROWS):
-        pages = _row_pages(
-            lens_ptr,
-            stride_len,
-            row0 + offs_block,
-            batch,
-            max_seq_len,
-            skip_below,
-            PAGE,
+    ends = _page_ends(
+        lens_ptr, stride_len, offs_row, batch, max_seq_len, skip_below, PAGE
+    )
+    total = tl.max(ends, 0)
+    for row0 in range(ROWS, batch, ROWS):
+        rows = row0 + offs_row
+        more = _page_ends(
+            lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE
         )
-        total += tl.sum(pages, 0)
+        total += tl.max(more, 0)
     share = tl.cdiv(total, tl.num_programs(0))
     first = tl.program_id(0) * share
     last = tl.minimum(first + share, total)
 
-    base = 0
-    for row0 in range(0, batch, ROWS):
-        pages = _row_pages(
-            lens_ptr,
-            stride_len,
-            row0 + offs_block,
-            batch,
-            max_seq_len,
-            skip_below,
-            PAGE,
-        )
-        ends = tl.cumsum(pages, 0)
-        block_pages = tl.sum(pages, 0)
+    base = 0  # pages of the rows before row0
+    row0 = 0
+    while base < last:
+        block_pages = tl.max(ends, 0)
         work = tl.maximum(first - base, 0)
         stop = tl.minimum(last - base, block_pages)
         while work < stop:
-            in_block = tl.sum((ends <= work).to(tl.int32), 0)
-            row_start = tl.sum(tl.where(offs_block < in_block, pages, 0), 0)
-            row_stop = row_start + tl.sum(tl.where(offs_block == in_block, pages, 0), 0)
+            # Of the rows that end at or before this page, the last: (where it ends, its number + 1). Packed,
+            # because each reduction over the block is a barrier on the way to the first load.
+            ended = (ends.to(tl.int64) << 32) | (offs_row + 1)
+            ended = tl.max(tl.where(ends <= work, ended, 0), 0)
+            start = (ended >> 32).to(tl.int32)
             # 64 bits before the strides: row * width and page * bytes both pass 2**31.
-            row = (row0 + in_block).to(tl.int64)
+            row = row0 + (ended & 0xFFFFFFFF)
             length = tl.minimum(tl.load(lens_ptr + row * stride_len), max_seq_len)
             q = tl.load(
                 q_ptr
@@ -159,12 +163,10 @@ def _paged_mqa_logits_kernel(
             weight = tl.load(weights_ptr + row * HEADS + offs_head)  # [HEADS]
             row_table = table_ptr + row * stride_table
             row_out = out_ptr + row * stride_out
-            page_stop = tl.minimum(stop, row_stop) - row_start
-            for index in tl.range(work - row_start, page_stop, num_stages=STAGES):
+            page_stop = tl.minimum(stop - start, tl.cdiv(length, PAGE))
+            for index in tl.range(work - start, page_stop, num_stages=STAGES):
                 page = kv_ptr + tl.load(row_table + index).to(tl.int64) * PAGE_BYTES
-                key = tl.load(
-                    page + offs_key[:, None] * DIM + offs_dim[None, :]
-                )  # [PAGE, DIM]
+                key = tl.load(page + offs_key[:, None] * DIM + offs_dim[None, :])
                 key = _as_dot_operand(key.to(tl.float8e4nv, bitcast=True), DOT_DTYPE)
                 scales = (page + PAGE * DIM).to(tl.pointer_type(tl.float32))
                 scale = tl.load(scales + offs_key)  # [PAGE]
@@ -172,8 +174,14 @@ def _paged_mqa_logits_kernel(
                 logit = tl.sum(tl.maximum(score, 0.0) * weight[None, :], 1) * scale
                 position = index * PAGE + offs_key
                 tl.store(row_out + position, logit, mask=position < length)
-            work = row_start + page_stop
+            work = start + page_stop
         base += block_pages
+        row0 += ROWS
+        if base < last:
+            rows = row0 + offs_row
+            ends = _page_ends(
+                lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE
+            )
 
 
 def paged_mqa_logits(
@@ -254,9 +262,15 @@ def plan(
     _check(q, kv_cache, weights, seq_lens, page_table, max_seq_len, out, dot_dtype)
     config = CONFIGS[dot_dtype]
     sms = sm_count(q.device) if num_sms is None else num_sms
+    large = has_large_sms(q.device)
+    programs = config.programs_per_large_sm if large else config.programs_per_sm
+    if q.shape[2] == 128:
+        # Twice the accumulators: no more than two fit an SM.
+        programs = min(programs, 2)
+    threads = programs * config.num_warps * 32
     return Launch(
         kernel=_paged_mqa_logits_kernel,
-        grid=(config.programs_per_sm * sms,),
+        grid=(programs * sms,),
         args=dict(
             q_ptr=q,
             kv_ptr=kv_cache,
@@ -278,7 +292,13 @@ def plan(
             DOT_DTYPE=DOT_DTYPES[dot_dtype],
             STAGES=config.num_stages,
         ),
-        options=dict(num_warps=config.num_warps, num_stages=config.num_stages),
+        options=dict(
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+            # What each thread can have while all programs are resident. Left to itself the assembler
+            # aims at more programs, and spills for them.
+            maxnreg=min(255, SM120.registers_per_sm // threads // 8 * 8),
+        ),
     )
 
 

@@ -43,21 +43,18 @@ FATAL_IF_SET = {
 def apply_sm120_defaults() -> None:
     """Set upstream's defaults for sm_120 where the user has set nothing; warn of a fatal setting.
 
-    ``set`` writes the environment, which worker processes inherit and a second engine in this
-    process sees. So the names set here are remembered there too, and never taken for the user's.
+    What is set here stays in the environment, for worker processes and for a second engine in this
+    process: there it equals the default and is left alone, as a user's own setting is.
     """
-    ours = set(envs.SGLANG_SM120_DEFAULTED.get())
     for name, (value, consequence) in SM120_DEFAULTS.items():
         field = getattr(envs, name)
-        if name in ours or not field.is_set():
+        if not field.is_set():
             field.set(value)
-            ours.add(name)
         elif field.get() != value and consequence is not None:
             _warn(name, field.get(), consequence)
     for name, consequence in FATAL_IF_SET.items():
         if getattr(envs, name).get():
             _warn(name, True, consequence)
-    envs.SGLANG_SM120_DEFAULTED.set(",".join(sorted(ours)))
 
 
 def check_flags(server_args) -> None:

@@ -12,12 +12,19 @@
 set -uo pipefail
 scripts=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 root=${scripts%/*}
+case ${1:-} in
+    -h | --help)
+        sed -n '2,/^set /{s/^# \{0,1\}//;/^set /d;p}' "${BASH_SOURCE[0]}"
+        exit 0
+        ;;
+esac
 tiers=("$@")
 for tier in "${tiers[@]}"; do
     case $tier in
         unit | interpret | aot | gpu) ;;
         *)
-            echo "error: no tier $tier; there are unit, interpret, aot and gpu" >&2
+            echo "error: no tier $tier" >&2
+            echo "next:  name some of unit, interpret, aot and gpu, or none for all" >&2
             exit 2
             ;;
     esac

@@ -1,12 +1,10 @@
-"""`scripts/bench.sh kernel`: time kernels against what they replace, on the GPU of this machine.
+"""Time kernels against what they replace, on the GPU of this machine.
 
-A program of its own, because a GPU host's Python has torch and triton and nothing else of ours. A case
-whose result is wrong gets no time: the gate comes first.
+A case whose result is wrong gets no time: the gate comes first. Needs torch and triton.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import platform
@@ -19,13 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-try:
-    import torch
-    import triton
-except ImportError as error:
-    sys.exit(
-        f"error: this Python ({sys.executable}) has no {error.name}\nnext:  PYTHON=/path/to/python scripts/bench.sh"
-    )
+import torch  # noqa: E402
+import triton  # noqa: E402
 
 from cases import IndexerCase, decode_case, make_indexer  # noqa: E402
 from kernels import indexer  # noqa: E402
@@ -34,6 +27,7 @@ from numeric import assert_close  # noqa: E402
 from stock import call_stock, indexer_functions  # noqa: E402
 
 from . import gputime, peers  # noqa: E402
+from .errors import Exit, Failure  # noqa: E402
 
 L2_ROTATION_BYTES = 160 << 20
 TOPK = 512
@@ -72,51 +66,42 @@ INDEXER = {
 }
 
 
-def main(argv: list[str]) -> int:
-    """Run the chosen groups; the table goes to stdout, the raw figures to --out."""
-    arguments = _parser().parse_args(argv)
-    if not torch.cuda.is_available():
-        print(
-            "error: no CUDA GPU in this machine\nstate: nothing was measured",
-            file=sys.stderr,
+def run(groups: list[str] | None, out: Path | None, samples: int) -> int:
+    """Time the chosen groups (None: all) and return the exit code.
+
+    The table goes to stdout, the raw figures to ``out``. A wrong result is exit code 1.
+    """
+    unknown = sorted(set(groups or []) - set(INDEXER))
+    if unknown:
+        raise Failure(
+            Exit.USAGE,
+            f"no case {', '.join(unknown)}",
+            state="nothing was measured",
+            next=f"name some of these with --case: {', '.join(INDEXER)}",
         )
-        return 4
+    if not torch.cuda.is_available():
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"torch {torch.__version__} sees no CUDA GPU",
+            where=sys.executable,
+            state="nothing was measured",
+            next="on a GPU host: PYTHON=/path/to/python scripts/bench.sh kernel",
+        )
     record = {"machine": machine_facts(), "cases": []}
     _warn_if_not_sm120(record["machine"])
     bandwidth = record["machine"]["copy_bytes_per_s"]
-    for name in arguments.case or INDEXER:
-        rows = measure_indexer(INDEXER[name], arguments.samples, bandwidth)
+    for name in groups or INDEXER:
+        rows = measure_indexer(INDEXER[name], samples, bandwidth)
         record["cases"] += rows
         print("\n".join(_line(row) for row in rows), flush=True)
         torch.cuda.empty_cache()
-    ratios = _cap_ratios(record["cases"])
-    record["cap_ratios"] = ratios
-    for arm, ratio in ratios.items():
+    record["cap_ratios"] = _cap_ratios(record["cases"])
+    for arm, ratio in record["cap_ratios"].items():
         print(f"time at a 1M cap / at an 8K cap, text 512, {arm}: {ratio:.3f}")
-    if arguments.out:
-        arguments.out.write_text(json.dumps(record, indent=1) + "\n")
-        print(f"raw   {arguments.out}", file=sys.stderr)
-    return 0 if all(row["correct"] for row in record["cases"]) else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bench.sh", description=__doc__.split("\n")[0]
-    )
-    parser.add_argument("what", choices=["kernel"])
-    parser.add_argument(
-        "--case",
-        action="append",
-        choices=list(INDEXER),
-        help="a group of shapes; repeatable (default: all)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the raw figures there as JSON"
-    )
-    parser.add_argument(
-        "--samples", type=int, default=25, help="measurements per arm (default 25)"
-    )
-    return parser
+    if out:
+        out.write_text(json.dumps(record, indent=1) + "\n")
+        print(f"raw   {out}", file=sys.stderr)
+    return int(all(row["correct"] for row in record["cases"]) is False)
 
 
 def machine_facts() -> dict:
@@ -292,7 +277,3 @@ def _warn_if_not_sm120(machine: dict) -> None:
             " arms of this run, never as figures of an sm_120 card",
             file=sys.stderr,
         )
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -51,3 +51,28 @@ def test_each_flag_of_the_series_is_in_the_flag_table():
     assert flags
     for flag in flags:
         assert f"| `{flag}` |" in README
+
+
+def test_files_that_the_readme_links_to_are_there():
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert "CHECKPOINTS.md" in links
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_the_stated_error_covers_every_case():
+    (stated,) = re.findall(
+        r"error is at most (\S+) of the size", " ".join(README.split())
+    )
+    worst = max(case["error"] for case in RAW["cases"])
+    assert worst <= float(stated) <= 1.1 * worst
+
+
+def test_the_variables_of_the_readme_are_read_somewhere():
+    code = "".join(
+        file.read_text()
+        for file in (ROOT / "scripts").rglob("*")
+        if file.suffix in (".py", ".sh")
+    )
+    for name in set(re.findall(r"PATCHSET_[A-Z_]+", README)):
+        assert name in code, name

@@ -21,7 +21,6 @@ FORCED = {
     "SGLANG_FP8_PAGED_MQA_LOGITS_TORCH": "True",
 }
 OTHERS = (
-    "SGLANG_SM120_DEFAULTED",
     "SGLANG_SM120_INDEXER",
     "SGLANG_OPT_FLASHMLA_SPARSE_PREFILL",
     "SGLANG_OPT_USE_TILELANG_INDEXER",
@@ -89,9 +88,7 @@ def test_sparse_prefill_is_warned_of(startup, caplog):
     assert len(caplog.messages) == 1 and "sm_90 and sm_100 only" in caplog.messages[0]
 
 
-def test_our_own_defaults_are_not_taken_for_the_users_by_a_second_engine_or_a_worker(
-    startup, caplog
-):
+def test_a_worker_and_a_second_engine_change_nothing(startup, caplog):
     os.environ["SGLANG_OPT_USE_TOPK_V2"] = "1"
     startup.apply_sm120_defaults()
     first = forced_now()
@@ -99,10 +96,18 @@ def test_our_own_defaults_are_not_taken_for_the_users_by_a_second_engine_or_a_wo
         worker.apply_sm120_defaults()
         worker.apply_sm120_defaults()
     assert forced_now() == first
-    assert "SGLANG_OPT_USE_TOPK_V2" not in os.environ["SGLANG_SM120_DEFAULTED"].split(
-        ","
-    )
     assert len(caplog.messages) == 2, "one warning for each process"
+
+
+def test_a_setting_for_the_second_engine_is_the_users(startup, caplog):
+    startup.apply_sm120_defaults()
+    os.environ["SGLANG_OPT_USE_TILELANG_MHC_PRE"] = "1"
+    os.environ["SGLANG_OPT_USE_TOPK_V2"] = "1"
+    startup.apply_sm120_defaults()
+    assert os.environ["SGLANG_OPT_USE_TILELANG_MHC_PRE"] == "1"
+    assert os.environ["SGLANG_OPT_USE_TOPK_V2"] == "1"
+    (message,) = caplog.messages
+    assert message.startswith("SGLANG_OPT_USE_TOPK_V2=True is kept as you set it")
 
 
 def check(startup, flag, *, major=12, fp4=False):

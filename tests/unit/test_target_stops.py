@@ -276,7 +276,7 @@ def test_a_full_disk_for_the_cache(own, tmpfs, tmp_path):
 def test_a_read_only_file_system(small, tmpfs, tmp_path):
     place = tmp_path / "disk"
     line = command(*apply_line(small, place / "new" / "t"))
-    done = tmpfs("2m", place, line, 'mount -o remount,ro "$place"')
+    done = tmpfs("2m", place, line, 'mount -o remount,bind,ro "$place"')
     assert done.returncode == Exit.ENVIRONMENT
     assert "error: this place can't be written" in done.stderr
     assert "Read-only file system" in done.stderr and "--to DIR" in done.stderr

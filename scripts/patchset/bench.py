@@ -1,0 +1,60 @@
+"""`scripts/bench.sh`: the command line of the benchmarks.
+
+A program of its own, because a GPU host's Python has torch and triton and nothing else of ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .errors import Exit, Failure
+
+
+def main(argv: list[str]) -> int:
+    """Run one benchmark and return the exit code; an expected failure is printed, not raised."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench.sh",
+        description="Time the kernels against the stock functions on this machine's GPU. "
+        "PYTHON names the interpreter that has torch and triton (default: python3).",
+    )
+    parser.add_argument("what", choices=["kernel"])
+    parser.add_argument(
+        "--case",
+        action="append",
+        metavar="GROUP",
+        help="a group of shapes, e.g. text512; repeatable (default: all)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the raw figures there as JSON"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=25, help="measurements per arm (default 25)"
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        return _kernel(arguments)
+    except Failure as failure:
+        print("\n".join(failure.lines()), file=sys.stderr)
+        return int(failure.code)
+
+
+def _kernel(arguments: argparse.Namespace) -> int:
+    try:
+        from . import kernelbench
+    except ModuleNotFoundError as missing:
+        if missing.name not in ("torch", "triton"):
+            raise
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"this Python has no {missing.name}",
+            where=sys.executable,
+            state="nothing was measured",
+            next="PYTHON=/path/to/python scripts/bench.sh kernel, with one that serves SGLang",
+        ) from None
+    return kernelbench.run(arguments.case, arguments.out, arguments.samples)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
