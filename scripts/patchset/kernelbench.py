@@ -151,10 +151,16 @@ def measure_indexer(cases: list, samples: int, bandwidth: float) -> list[dict]:
     return rows
 
 
-def _gated(case: IndexerCase, bandwidth: float) -> tuple[dict, list]:
+def work(case: IndexerCase) -> tuple[int, int]:
+    """(bytes that must move, floating-point operations) of one call."""
     keys = sum(case.lens)
     read = max(case.lens) if case.one_request else keys
     moved = read * 132 + keys * 4 + len(case.lens) * case.heads * 132
+    return moved, keys * case.heads * 256
+
+
+def _gated(case: IndexerCase, bandwidth: float) -> tuple[dict, list]:
+    moved, flop = work(case)
     copies = max(1, min(48, -(-L2_ROTATION_BYTES // moved)))
     inputs = [make_indexer(case, "cuda", seed) for seed in range(copies)]
     # The layers of one step share lengths, page table and the logits buffer; cache, q and weights are
@@ -166,7 +172,7 @@ def _gated(case: IndexerCase, bandwidth: float) -> tuple[dict, list]:
         "case": case.name,
         "batch": len(case.lens),
         "bytes": moved,
-        "flop": keys * case.heads * 256,
+        "flop": flop,
         "floor_us": moved / bandwidth * 1e6,
         "rotated_sets": copies,
         "error": None,

@@ -76,3 +76,9 @@ def test_the_variables_of_the_readme_are_read_somewhere():
     )
     for name in set(re.findall(r"PATCHSET_[A-Z_]+", README)):
         assert name in code, name
+
+
+def test_the_roofline_page_is_what_renders():
+    from patchset import roofline
+
+    assert roofline.PAGE.read_text() == roofline.render()

@@ -1,0 +1,74 @@
+"""Render docs/roofline.md: what the kernels should take on an RTX PRO 6000, which nobody has measured.
+
+`PYTHONPATH=scripts python -m patchset.roofline` writes the page; a test compares. Needs torch, for the
+shapes are those that the benchmark runs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .kernelbench import INDEXER, ROOT, work
+
+PAGE = ROOT / "docs" / "roofline.md"
+MEASURED = (
+    ROOT
+    / "ci"
+    / "checkpoints"
+    / "raw"
+    / "0030-indexer-early-exit"
+    / "h200-bench-kernel.json"
+)
+
+# RTX PRO 6000 Blackwell. Bandwidth: vendor's 1,792 GB/s, of which real kernels reach 86-87 % on the RTX
+# 5090 (same memory; reported, sparkinfer#863). fp8: reported 830 TFLOP/s in a kernel on this card.
+BANDWIDTH = 0.85 * 1_792e9
+FP8 = 830e12
+
+
+def render() -> str:
+    """The page as text."""
+    record = json.loads(MEASURED.read_text())
+    measured = {row["case"]: row for row in record["cases"]}
+    overhead = min(
+        row["timings"]["ours"]["median"] - row["floor_us"] for row in record["cases"]
+    )
+    lines = [
+        "# Predicted times on an RTX PRO 6000 (sm_120)",
+        "",
+        "Rendered by `python -m patchset.roofline`. **Predictions, not measurements**: no such card was",
+        "available. A time is the larger of two bounds plus a fixed part:",
+        "",
+        "- bytes that must move (each key and scale once, each score written once) at 85 % of 1,792 GB/s;",
+        "- multiplications at 830 TFLOP/s fp8 (reported for this card);",
+        f"- {overhead:.1f} us for launch and first loads: the least that any shape took above its memory floor in",
+        f"  the [H200 run](../{MEASURED.relative_to(ROOT)}). Clocks differ, so this part is the least certain.",
+        "",
+        "The last column is what the same shape took on the H200 (sm_90, 132 SMs, copies at"
+        f" {record['machine']['copy_bytes_per_s'] / 1e12:.2f} TB/s):",
+        "another card, shown only to tell where the bound lies.",
+        "",
+        "## Indexer logits",
+        "",
+        "| shape | MB moved | GFLOP | bytes, us | flop, us | bound by | predicted, us | H200, us |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for case in (case for group in INDEXER.values() for case in group):
+        bytes_moved, flop = work(case)
+        memory, compute = bytes_moved / BANDWIDTH * 1e6, flop / FP8 * 1e6
+        bound = "launch"
+        if max(memory, compute) > overhead:
+            bound = "bytes" if memory >= compute else "flop"
+        seen = measured.get(case.name)
+        h200 = f"{seen['timings']['ours']['median']:,.1f}" if seen else "none"
+        lines.append(
+            f"| {case.name} | {bytes_moved / 1e6:,.1f} | {flop / 1e9:,.1f} | {memory:,.1f} |"
+            f" {compute:,.1f} | {bound} | {max(memory, compute) + overhead:,.1f} | {h200} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(render())
