@@ -6,7 +6,7 @@ The number of blocks depends on rows and page-table width only, so a captured gr
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
@@ -26,19 +26,17 @@ class DeferredLogits:
         self.rows = args[0].shape[0]
         self.rows_per_block = rows_per_block
 
-    def blocks(self):
-        """(slice, logits) of each block of rows in turn; hold on to one at a time."""
-        q, kv_cache, weights, seq_lens, page_table, *rest = self._args
+    def parts(self) -> Iterator[slice]:
+        """The blocks of rows, in order."""
         for start in range(0, self.rows, self.rows_per_block):
-            part = slice(start, min(start + self.rows_per_block, self.rows))
-            yield part, self._fn(
-                q[part],
-                kv_cache,
-                weights[part],
-                seq_lens[part],
-                page_table[part],
-                *rest,
-            )
+            yield slice(start, min(start + self.rows_per_block, self.rows))
+
+    def of(self, part: slice) -> torch.Tensor:
+        """Compute the logits of one block. Let go of one before asking for the next."""
+        q, kv_cache, weights, seq_lens, page_table, *rest = self._args
+        return self._fn(
+            q[part], kv_cache, weights[part], seq_lens[part], page_table[part], *rest
+        )
 
 
 def rows_per_block(rows: int, pages: int, row_page_bytes: int, budget: int) -> int:
@@ -66,13 +64,13 @@ def by_rows(
             return select(
                 scores, seq_lens, page_table, out_page_indices, page_size, extra
             )
-        for part, logits in scores.blocks():
+        for part in scores.parts():
             if replan is not None:
                 block_extra = replan(seq_lens[part])
             else:
                 block_extra = None if extra is None else extra[part]
             select(
-                logits,
+                scores.of(part),
                 seq_lens[part],
                 page_table[part],
                 out_page_indices[part],

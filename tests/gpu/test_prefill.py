@@ -54,12 +54,13 @@ def test_blocks_have_the_bits_of_the_whole_within_the_budget(rows, text, seed):
     lens = inputs.seq_lens.flatten()
     whole = logits_of(*args)
     reach = torch.arange(whole.shape[1], device=DEVICE)
-    for part, logits in DeferredLogits(logits_of, args, block).blocks():
+    deferred = DeferredLogits(logits_of, args, block)
+    for part in deferred.parts():
         live = (reach < lens[part, None]) & (lens[part, None] > 512)
         assert_bitwise_equal(
-            torch.where(live, logits, 0), torch.where(live, whole[part], 0)
+            torch.where(live, deferred.of(part), 0), torch.where(live, whole[part], 0)
         )
-    del whole, logits, live
+    del whole, live
 
     def select(scores, *_):
         scores[:, :1].sum()

@@ -62,9 +62,33 @@ def logits_of(q, cache, weights, lens, table, metadata, width, clean):
 @pytest.mark.parametrize("block", [1, 3, 7, 10])
 def test_blocks_together_are_the_whole(block):
     args = rows_of(10)
-    parts = list(DeferredLogits(logits_of, args, block).blocks())
-    assert [part.start for part, _ in parts] == list(range(0, 10, block))
-    assert torch.equal(torch.cat([logits for _, logits in parts]), logits_of(*args))
+    deferred = DeferredLogits(logits_of, args, block)
+    parts = list(deferred.parts())
+    assert [part.start for part in parts] == list(range(0, 10, block))
+    together = torch.cat([deferred.of(part) for part in parts])
+    assert torch.equal(together, logits_of(*args))
+
+
+def test_one_block_of_logits_is_alive_at_a_time():
+    alive, most = 0, 0
+
+    class Block(torch.Tensor):
+        def __del__(self):
+            nonlocal alive
+            alive -= 1
+
+    def counted(*args):
+        nonlocal alive, most
+        alive += 1
+        most = max(most, alive)
+        return logits_of(*args).as_subclass(Block)
+
+    args = rows_of(10)
+    lens, out = torch.arange(10, dtype=torch.int32), torch.zeros(
+        10, 1, dtype=torch.int32
+    )
+    by_rows(lambda *_: None)(DeferredLogits(counted, args, 3), lens, args[4], out, 64)
+    assert (alive, most) == (0, 1)
 
 
 def select(scores, seq_lens, page_table, out, page_size, extra):
