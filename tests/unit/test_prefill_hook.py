@@ -55,7 +55,7 @@ def test_a_call_within_the_budget_runs_at_once(hook):
 
 def test_a_call_past_the_budget_is_put_off(hook):
     deferred = call(hook, rows=8192, fn=ours())
-    assert [part for part, _ in deferred.blocks()] == [
+    assert list(deferred.parts()) == [
         slice(0, 4096),
         slice(4096, 8192),
     ]
