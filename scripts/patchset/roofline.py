@@ -17,7 +17,7 @@ MEASURED = (
     / "ci"
     / "checkpoints"
     / "raw"
-    / "0030-indexer-early-exit"
+    / "h200-kernels"
     / "h200-bench-kernel.json"
 )
 

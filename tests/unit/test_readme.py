@@ -11,9 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 RAW = json.loads(
-    (
-        ROOT / "ci/checkpoints/raw/0030-indexer-early-exit/h200-bench-kernel.json"
-    ).read_text()
+    (ROOT / "ci/checkpoints/raw/h200-kernels/h200-bench-kernel.json").read_text()
 )
 
 
@@ -22,8 +20,8 @@ def test_a_measured_row_is_what_the_raw_file_says(case):
     median = {arm: timing["median"] for arm, timing in case["timings"].items()}
     ours, stock = median["ours"], median["stock"]
     assert (
-        f"| {case['case']} | {ours:.2f} | {median['ours, served']:.2f} | {stock:,.0f} |"
-        f" {stock / ours:,.0f}x | {case['floor_us'] / ours:.0%} |\n"
+        f"| {case['case']} | {ours:,.2f} | {median['ours, served']:,.2f} | {stock:,.0f} |"
+        f" {stock / ours:,.0f}x | {median['DeepGEMM']:,.2f} | {case['floor_us'] / ours:.0%} |\n"
     ) in README
 
 
@@ -82,3 +80,25 @@ def test_the_roofline_page_is_what_renders():
     from patchset import roofline
 
     assert roofline.PAGE.read_text() == roofline.render()
+
+
+SERVER = ROOT / "ci/checkpoints/raw/server-h200"
+
+
+def test_the_servers_answers_are_what_the_readme_says():
+    def answers(tag):
+        return json.loads((SERVER / f"res_{tag}.json").read_text())
+
+    on, stock, broken = answers("on"), answers("stock"), answers("neg")
+    for group in ("table_one", "table_list", "needles", "needles_list"):
+        ours, theirs = ([item["ids"] for item in run[group]] for run in (on, stock))
+        assert ours == theirs, group
+    assert [item["text"] for item in on["table_one"]] == on["want"]
+    assert [item["text"] for item in on["needles"]] == on["codes"]
+    right = [
+        item["text"] == code for item, code in zip(broken["needles"], broken["codes"])
+    ]
+    long = [tokens > 2_048 for tokens in broken["S"]]
+    assert sum(long) == 20
+    assert not any(ok for ok, is_long in zip(right, long) if is_long)
+    assert all(ok for ok, is_long in zip(right, long) if not is_long)
