@@ -9,7 +9,7 @@ import sys
 import tempfile
 import traceback
 
-from . import gitenv, signals, verbs
+from . import gitenv, invocation, signals, verbs
 from .errors import Exit, Failure
 from .layout import here
 
@@ -27,7 +27,8 @@ def main(argv: list[str]) -> int:
         stream.reconfigure(errors="backslashreplace", line_buffering=True)
     try:
         signals.unwind()
-        arguments = _parser().parse_args(argv)
+        arguments = _arguments(argv)
+        invocation.remember(arguments.parser, arguments)
         gitenv.scrub()
         return int(arguments.run(arguments))
     except Failure as failure:
@@ -48,6 +49,14 @@ def main(argv: list[str]) -> int:
         return 128 + signal.SIGPIPE
     except Exception as error:
         return _bug(error)
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    arguments, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        # The usage of the verb, not of the whole, says what could have been meant.
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:

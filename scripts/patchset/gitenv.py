@@ -154,6 +154,15 @@ def text(
     return os.fsdecode(run(cwd, *args, env=env)).strip()
 
 
+def has_commit(cwd: str | os.PathLike[str], name: str) -> bool:
+    """True when the repository has this commit."""
+    try:
+        run(cwd, "cat-file", "-e", f"{name}^{{commit}}")
+    except GitCommandError:
+        return False
+    return True
+
+
 def message_of(error: GitCommandError) -> str:
     """What git itself said on standard error, without GitPython's dressing."""
     found = re.search(r"stderr: '(.*)'\s*$", error.stderr or "", re.DOTALL)

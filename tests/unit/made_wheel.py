@@ -105,7 +105,7 @@ def make_release(
     repo = directory / "made"
     repo.mkdir()
     commit = pin(repo, wheel, patches)
-    gitenv.run(repo, "checkout", "--quiet", "-B", "sm120", commit)
+    gitenv.run(repo, "checkout", "--quiet", "-B", base.BRANCH, commit)
     said = said or messages(steps)
     for name, changes in steps:
         write_files(repo, changes)

@@ -16,6 +16,7 @@ def register(subparsers, layout: Layout) -> None:
     """Add the verb and its options."""
     parser = subparsers.add_parser(
         "check",
+        prog="scripts/check.sh",
         help="prove the series: lint, strict apply, round trip, kernels, drift",
         description="Prove the series; one line per predicate. Exit 3 when a patch is wrong, "
         "1 when only CHECKPOINTS.md is stale.",
@@ -28,7 +29,8 @@ def register(subparsers, layout: Layout) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     parser.set_defaults(
-        run=lambda arguments: _run(replace(layout, root=arguments.root), arguments)
+        parser=parser,
+        run=lambda arguments: _run(replace(layout, root=arguments.root), arguments),
     )
 
 
