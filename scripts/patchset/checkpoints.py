@@ -44,6 +44,7 @@ def write(path: Path, text: str) -> None:
             f"{path.name} cannot be written: {error.strerror}",
             where=str(path),
             state="it is as it was",
+            next="make it writable, then run the same command again",
         ) from None
 
 

@@ -100,6 +100,7 @@ def _require_git() -> None:
             f"git does not run: {error}",
             where=shutil.which("git"),
             state="nothing was changed",
+            next=f"install git {wanted} or newer, then run the same command again",
         ) from None
     found = re.search(r"(\d+)\.(\d+)", str(text))
     if not found or tuple(map(int, found.groups())) < MINIMUM_VERSION:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .. import base, drift, gitsource, installed, into, target, wheel
-from ..errors import Exit
+from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
 from ..series import Series, load_series
 
@@ -18,6 +18,7 @@ def register(subparsers, layout: Layout) -> None:
     parser = subparsers.add_parser(
         "apply",
         prog="scripts/apply.sh",
+        epilog=EXIT_CODES,
         help="make the patched tree, or patch a checkout or an installation",
         description="Make the patched SGLang tree: one commit per patch over the pinned release. "
         "The downloaded wheel is kept in a cache, also by a dry run.",

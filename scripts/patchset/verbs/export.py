@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .. import agree, disk, invocation
 from ..agree import Outcome
-from ..errors import Exit, Failure
+from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..listing import columns, counted
 from ..standing import require_ours
@@ -21,6 +21,7 @@ def register(subparsers, layout: Layout) -> None:
     parser = subparsers.add_parser(
         "export",
         prog="scripts/export.sh",
+        epilog=EXIT_CODES,
         help="write patches/ and CHECKPOINTS.md from kernels/ and the commits of a tree",
         description="Make everything agree: the generated patches are written from kernels/, the "
         "others from the commits of the patched tree (if there is one), then CHECKPOINTS.md. With "
