@@ -70,4 +70,5 @@ class Failure(Exception):
 
 
 def _indent(text: str) -> str:
-    return ("\n" + " " * 7).join(text.splitlines())
+    # What git says may have empty lines, which would look like the end of the message.
+    return ("\n" + " " * 7).join(line for line in text.splitlines() if line.strip())

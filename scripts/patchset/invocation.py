@@ -38,14 +38,19 @@ def remember(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
 def script(name: str) -> str:
     """A script of this repository as a shell word that works from the current directory."""
-    path = _SCRIPTS / name
+    return word(_SCRIPTS / name)
+
+
+def word(path: Path) -> str:
+    """A path in this repository as a shell word: relative from inside it, else absolute."""
     try:
-        inside = os.path.relpath(path)
+        inside = Path.cwd().is_relative_to(_SCRIPTS.parent)
     except OSError:  # the current directory is gone
-        inside = os.pardir
-    if inside.partition(os.sep)[0] == os.pardir:
+        inside = False
+    if not inside:
         return shlex.quote(str(path))
-    return shlex.quote(inside if os.sep in inside else f"./{inside}")
+    relative = os.path.relpath(path)
+    return shlex.quote(relative if os.sep in relative else f"./{relative}")
 
 
 def again(*more: str, verb: str | None = None, drop: Iterable[str] = ()) -> str:

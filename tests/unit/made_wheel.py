@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from made_series import BASE, EXECUTABLE, STEPS, Files, commit_all, write_files
 from patchset import base, export, gitenv
@@ -165,3 +168,17 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     found.pop("PYTHONDONTWRITEBYTECODE", None)
     found["PYTHONPYCACHEPREFIX"] = _COMPILED.name
     return {**found, **(extra or {})}
+
+
+def without_rights(line: list[str]) -> list[str]:
+    """Root may write anywhere; without these capabilities it is bound by modes like anybody."""
+    if os.geteuid():
+        return line
+    if not shutil.which("setpriv"):
+        pytest.skip("running as root, and setpriv is not installed")
+    drop = [
+        "setpriv",
+        "--inh-caps=-all",
+        "--bounding-set=-dac_override,-dac_read_search",
+    ]
+    return [*drop, *line]

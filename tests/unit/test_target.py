@@ -136,6 +136,7 @@ def test_upto(apply, tmp_path):
         "2 of 3 patches are applied, 3 were asked for (up to 0030-indexer)",
         "--force",
     )
+    assert "applying 1 patch\n" in apply(tmp_path / "one", "--upto", "0010").stderr
     done = apply(tmp_path / "t", "--upto", "0010")
     refused(done, tmp_path / "t", "2 of 3 patches are applied, 1 was asked for")
     assert f"apply.sh --upto 0010-kernels --to {tmp_path / 't'} --force" in done.stderr

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from made_series import BASE, snapshot
-from made_wheel import command, environment, make_wheel, patchset
+from made_wheel import without_rights, command, environment, make_wheel, patchset
 from patchset import gitenv
 from patchset.errors import Exit
 
@@ -281,20 +281,6 @@ def test_a_read_only_file_system(small, tmpfs, tmp_path):
     assert "error: this place can't be written" in done.stderr
     assert "Read-only file system" in done.stderr and "--to DIR" in done.stderr
     assert done.stdout == "--- left:\n"
-
-
-def without_rights(line: list[str]) -> list[str]:
-    """Root may write anywhere; without these capabilities it is bound by modes like anybody."""
-    if os.geteuid():
-        return line
-    if not shutil.which("setpriv"):
-        pytest.skip("running as root, and setpriv is not installed")
-    drop = [
-        "setpriv",
-        "--inh-caps=-all",
-        "--bounding-set=-dac_override,-dac_read_search",
-    ]
-    return [*drop, *line]
 
 
 def test_a_place_without_the_right_to_write(small, tmp_path):
