@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import urllib.parse
-import urllib.request
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -229,9 +228,7 @@ def _directory_of(direct_url: str | None) -> str | None:
         return None
     if "dir_info" not in origin:
         return None
-    return urllib.request.url2pathname(
-        urllib.parse.urlsplit(str(origin.get("url", ""))).path
-    )
+    return urllib.parse.unquote(urllib.parse.urlsplit(str(origin.get("url", ""))).path)
 
 
 def _unfit(python: str, what: str, *, next: str | None = None) -> Failure:

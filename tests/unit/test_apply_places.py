@@ -15,7 +15,7 @@ import pytest
 
 from environments import Environment, make_venv
 from made_series import BASE, after, git, make_repository, make_series, snapshot
-from made_wheel import ROOT
+from made_wheel import ROOT, patchset
 from patchset import gitenv
 
 
@@ -33,13 +33,8 @@ class Cli:
         self.command += ["--patches", str(series.directory)]
 
     def __call__(self, *args) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [*self.command, *map(str, args)],
-            cwd=self.directory,
-            env=self.env,
-            capture_output=True,
-            text=True,
-        )
+        line = self.command[self.command.index("apply") :]
+        return patchset(*line, *args, env=self.env, cwd=self.directory)
 
     def json(self, *args) -> dict:
         done = self(*args, "--json")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from made_wheel import ROOT, command, environment, patchset
+from made_wheel import ROOT, command, environment, started
 from patchset import cli, gitenv
 from patchset.errors import Exit, Failure
 
@@ -38,21 +38,21 @@ SCRIPTS = ("apply", "check", "export")
     ],
 )
 def test_usage(line, said):
-    done = patchset(*line)
+    done = started(*line)
     assert done.returncode == Exit.USAGE and done.stdout == ""
     script = f"scripts/{line[0]}.sh" if line and line[0] in SCRIPTS else "patchset"
     assert said in done.stderr and done.stderr.startswith(f"usage: {script}")
 
 
 def test_help_names_the_exit_codes():
-    done = patchset("--help")
+    done = started("--help")
     assert done.returncode == 0
     exits = (
         "3 patch or drift: patches, tree, wheel or checkout are not what they must be"
     )
     for word in ("apply", "check", "export", "checkpoint", exits):
         assert word in " ".join(done.stdout.split())
-    assert exits in " ".join(patchset("apply", "--help").stdout.split())
+    assert exits in " ".join(started("apply", "--help").stdout.split())
 
 
 def test_a_failure_is_labelled_lines():
@@ -121,7 +121,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(small, tmp_path):
 
 def test_a_path_that_the_terminal_cannot_show(small, tmp_path):
     target = tmp_path / "b\u00e4um \u6728"
-    done = patchset(
+    done = started(
         *("apply", "--patches", small.patches, "--wheel", small.wheel, "--to", target),
         env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"},
     )
@@ -131,7 +131,7 @@ def test_a_path_that_the_terminal_cannot_show(small, tmp_path):
 
 
 def test_no_git(small, tmp_path):
-    done = patchset(
+    done = started(
         *("apply", "--patches", small.patches, "--wheel", small.wheel),
         *("--to", tmp_path / "t"),
         env={"PATH": str(tmp_path)},
@@ -154,9 +154,7 @@ def test_a_git_that_does_not_do(tmp_path, script, said):
     git = tmp_path / "git"
     git.write_text(f"#!/bin/sh\n{script}\n")
     git.chmod(0o755)
-    done = patchset(
-        "check", env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    )
+    done = started("check", env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"})
     assert done.returncode == Exit.ENVIRONMENT
     assert said in done.stderr and f"where: {git}" in done.stderr
 
