@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from made_series import BASE, snapshot
-from made_wheel import command, environment, make_wheel, started, without_rights
+from made_series import commit_all, BASE, snapshot
+from made_wheel import command, environment, make_wheel, message, started
+from made_wheel import without_rights
 from patchset import gitenv
 from patchset.errors import Exit
 
@@ -312,8 +313,9 @@ def test_a_finished_tree_in_a_read_only_place_is_just_found(small, own_tree):
 
 
 def test_patch_files_that_cannot_be_written(own, own_tree):
-    path = own.patches / "0030-indexer.patch"
-    path.unlink()
+    path = own.patches / "0040-more.patch"
+    (own_tree / "python/sglang/__init__.py").write_text("more = 1\n")
+    commit_all(own_tree, message("0040-more"))
     own.patches.chmod(0o555)
     line = command("export", "--from", own_tree, "--patches", own.patches)
     done = subprocess.run(
