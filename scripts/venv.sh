@@ -5,6 +5,8 @@
 # shellcheck shell=bash
 
 unset PYTHONHOME PYTHONPATH
+# Paths beyond ASCII must not depend on the locale, in what we start either.
+export PYTHONUTF8=1
 venv_scripts=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 venv_directory=${PATCHSET_VENV:-${venv_scripts%/*}/.venv}
 venv_requirements=${venv_requirements:-$venv_scripts/requirements.txt}
@@ -40,10 +42,10 @@ except ImportError:
             echo "error: no Python 3.11 or newer with its venv module was found"
             echo "where: $venv_tried"
             echo "state: nothing was changed"
-            echo "next:  install one, or name it: PATCHSET_PYTHON=/path/to/python3 ${0##*/}"
+            echo "next:  install one, or name it: PATCHSET_PYTHON=/path/to/python3 $(printf '%q ' "$0" "$@")"
         } >&2
         exit 4
     fi
     PYTHONPATH=$venv_scripts "$venv_maker" -P -m patchset.make_venv \
-        "$venv_directory" "$venv_requirements" || exit
+        "$venv_directory" "$venv_requirements" "$0" "$@" || exit
 fi

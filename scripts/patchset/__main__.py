@@ -2,7 +2,7 @@
 
 import sys
 
-from . import signals
+from . import invocation, signals
 from .errors import Exit, Failure
 
 # Importing what follows takes long enough to be interrupted.
@@ -16,7 +16,8 @@ except ModuleNotFoundError as error:
         f"this Python lacks the package {error.name}",
         where=sys.executable,
         state="nothing was changed",
-        next="call the scripts (scripts/apply.sh ...), or install scripts/requirements.txt",
+        next="call the scripts, which set up a Python of their own: "
+        f"{invocation.script('apply.sh')}",
     )
     print("\n".join(failure.lines()), file=sys.stderr)
     sys.exit(failure.code)

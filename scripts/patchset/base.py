@@ -11,9 +11,12 @@ from typing import Iterator
 
 from . import gitenv
 from .errors import Exit, Failure
+from .layout import RELEASE
 from .pin import Pin
 
 REF = "refs/patchset/base"
+STOCK_TAG = "checkpoint/0000-stock"
+BRANCH = f"sm120-{RELEASE}"
 IDENTITY = "sm120 patches <patches@sm120.invalid>"
 ATTRIBUTES = "* -text -ident -filter !working-tree-encoding\n"
 
@@ -23,7 +26,8 @@ _COMPILED = re.compile(r"sglang/srt/grpc/_core[^/]*\.so")
 
 def init_repository(directory: Path) -> None:
     """Make an empty repository whose checkouts keep every byte, whatever the user's settings."""
-    gitenv.run(directory, "init", "--quiet", "--template=", "--initial-branch=sm120")
+    branch = f"--initial-branch={BRANCH}"
+    gitenv.run(directory, "init", "--quiet", "--template=", branch)
     gitenv.run(directory, "config", "core.autocrlf", "false")
     info = Path(directory) / ".git" / "info"
     info.mkdir(exist_ok=True)

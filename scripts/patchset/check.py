@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterator
 
-from . import base, checkpoints, drift, export, generate, lint, scratchrepo
+from . import base, checkpoints, drift, export, generate, invocation, lint, scratchrepo
 from .commits import Applied, commit_series
 from .errors import Exit, Failure
 from .layout import Layout
@@ -20,6 +21,7 @@ class Verdict:
 
     predicate: str
     problems: tuple[str, ...]
+    next: str
     detail: str = ""
     failure: Exit = Exit.PATCH
 
@@ -33,6 +35,7 @@ class Verdict:
             "ok": self.holds,
             "detail": self.detail,
             "problems": list(self.problems),
+            "next": None if self.holds else self.next,
         }
 
     def text(self) -> str:
@@ -41,6 +44,8 @@ class Verdict:
         for problem in self.problems:
             first, *rest = problem.splitlines()
             lines += [f"      {first}", *(f"        {line}" for line in rest)]
+        if not self.holds:
+            lines.append(f"      next: {self.next}")
         return "\n".join(lines)
 
 
@@ -61,38 +66,58 @@ def exit_code(verdicts: list[Verdict]) -> Exit:
 
 
 def _verdicts(layout: Layout, series: Series, repo: Path) -> Iterator[Verdict]:
+    edit = f"edit that file, then {_reexport()}"
     yield Verdict(
-        "lint", tuple(lint.lint_series(series)), counted(series.patches, "patch file")
+        "lint",
+        tuple(lint.lint_series(series)),
+        edit,
+        counted(series.patches, "patch file"),
     )
     applied: list[Applied] = []
     commit = series.pin.commit
-    yield _try("strict apply", lambda: _apply(repo, series, applied))
+    restore = f"restore it: git checkout -- {shlex.quote(str(layout.patches))}"
+    yield _try("strict apply", restore, lambda: _apply(repo, series, applied))
     if applied:
         yield Verdict(
             "whitespace",
             tuple(lint.lint_applied(repo, commit, applied)),
+            f"correct it in kernels/ or in a commit of the tree, then {_export()}",
             "no whitespace error, no CRLF file",
         )
+        there = {patch.path.name: patch.data for patch in series.patches}
         exported = export.export_tree(repo, commit, applied[-1].commit)
         yield Verdict(
             "round trip",
-            tuple(export.compare(series.directory, exported).lines()),
+            tuple(export.compare(there, exported).lines()),
+            _reexport(),
             "export gives the patch files byte for byte",
         )
-    yield _try("kernels", lambda: _kernels(layout, series))
-    yield _try("drift guard", lambda: _drift(repo, series))
+    yield _try("kernels", _export(), lambda: _kernels(layout, series))
+    hooks = f"move the patch to the new code, or correct {series.directory / drift.FILE_NAME}"
+    yield _try("drift guard", hooks, lambda: _drift(repo, series))
     if applied:
         yield _checkpoints(layout, series, applied)
 
 
-def _try(predicate: str, action: Callable[[], tuple[str, tuple[str, ...]]]) -> Verdict:
+def _export() -> str:
+    return invocation.again(verb="export")
+
+
+def _reexport() -> str:
+    """For patch files that were edited: the tree takes the edit over before it writes them."""
+    return f"{invocation.again(verb='apply')} && {_export()}"
+
+
+def _try(
+    predicate: str, after: str, action: Callable[[], tuple[str, tuple[str, ...]]]
+) -> Verdict:
     """A predicate whose refusal is raised as a Failure."""
     try:
         detail, problems = action()
-        return Verdict(predicate, problems, detail)
+        return Verdict(predicate, problems, after, detail)
     except Failure as failure:
         told = failure.what + (f"\n{failure.where}" if failure.where else "")
-        return Verdict(predicate, (told,))
+        return Verdict(predicate, (told,), after)
 
 
 def _apply(repo: Path, series: Series, applied: list[Applied]):
@@ -117,10 +142,10 @@ def _drift(repo: Path, series: Series):
 def _checkpoints(layout: Layout, series: Series, applied: list[Applied]) -> Verdict:
     text = checkpoints.render(series.pin, applied, layout.records)
     current = checkpoints.is_current(layout.checkpoints, text)
-    stale = "it is not what the series renders: python -m patchset checkpoint render"
     return Verdict(
         layout.checkpoints.name,
-        () if current else (stale,),
+        () if current else ("it is not what the series renders",),
+        _export(),
         "rendered from this series",
         Exit.NO,
     )

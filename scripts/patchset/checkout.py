@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import gitenv, operation
+from . import gitenv, invocation, operation
 from .errors import Exit, Failure
 from .listing import counted, listed
 from .pin import Pin
@@ -56,6 +57,31 @@ class Checkout:
         """How much of `series` the files of a revision hold."""
         blobs = _blobs(self.top, revision, [self.path(path) for path in series.paths])
         return read_state(lambda path: blobs.get(self.path(path)), series)
+
+    @property
+    def branch(self) -> str | None:
+        """The branch that is checked out; None for a detached HEAD."""
+        found = _rev_parse(self.top, "--abbrev-ref", "HEAD")
+        return None if found in ([], ["HEAD"]) else found[0]
+
+    def require_own(self) -> None:
+        """Raises Failure(ENVIRONMENT) when another user owns the repository.
+
+        Objects of ours would be in their way: git could not add to the same directories.
+        """
+        common = Path(
+            *_rev_parse(self.top, "--path-format=absolute", "--git-common-dir")
+        )
+        owner = common.stat().st_uid
+        if owner != os.geteuid():
+            raise Failure(
+                Exit.ENVIRONMENT,
+                f"this repository belongs to another user: {_user(owner)}",
+                where=str(common),
+                state=UNTOUCHED,
+                next=f"run the same command as that user, or patch a clone of yours: "
+                f"git clone {self.quoted} DIR && {invocation.again('--into', 'DIR')}",
+            )
 
     def require_idle(self) -> None:
         """Raises Failure(PATCH) when a merge, rebase, `git am` and so on is in progress."""
@@ -196,7 +222,7 @@ def open_checkout(directory: Path) -> Checkout:
             "this directory lies inside a checkout",
             where=str(directory),
             state=UNTOUCHED,
-            next=f"scripts/apply.sh --into {shlex.quote(str(top))}",
+            next=invocation.again("--into", str(top)),
         )
     head = _rev_parse(directory, "--verify", "--quiet", "HEAD^{commit}")
     if not head:
@@ -217,7 +243,8 @@ def _no_checkout(code: Exit, what: str, directory: Path) -> Failure:
         what,
         where=str(directory),
         state=UNTOUCHED,
-        next="name the top directory of a checkout of SGLang: scripts/apply.sh --into DIR; "
+        next="name the top directory of a checkout of SGLang: "
+        f"{invocation.again('--into', 'DIR')}; "
         "without --into a patched tree is made from the wheel",
     )
 
@@ -245,6 +272,13 @@ def _show(repo_dir: Path, name: str) -> bytes | None:
         return gitenv.run(repo_dir, "cat-file", "blob", name)
     except gitenv.GitCommandError:
         return None
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
 
 
 def _release(version: str) -> str:

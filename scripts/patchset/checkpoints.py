@@ -11,7 +11,7 @@ from .pin import Pin
 
 _HEADER = """# Checkpoints
 
-Rendered by `python -m patchset checkpoint render`; never edited (`scripts/check.sh` compares).
+Rendered by `scripts/export.sh`; never edited (`scripts/check.sh` compares).
 
 Every step of the series over SGLang {version}, as `scripts/apply.sh` makes it on any machine. The
 commit and tree ids are those of the default (wheel) source; evidence is a measured record in
@@ -44,6 +44,7 @@ def write(path: Path, text: str) -> None:
             f"{path.name} cannot be written: {error.strerror}",
             where=str(path),
             state="it is as it was",
+            next="make it writable, then run the same command again",
         ) from None
 
 

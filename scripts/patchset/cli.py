@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
 import tempfile
 import traceback
+from typing import NoReturn
 
-from . import gitenv, signals, verbs
-from .errors import Exit, Failure
+from . import gitenv, invocation, signals, verbs
+from .errors import EXIT_CODES, Exit, Failure
 from .layout import here
 
 DEBUG_VARIABLE = "PATCHSET_DEBUG"
+
+
+class _Usage(Failure):
+    """A command line that a parser does not take."""
+
+    def __init__(self, parser: argparse.ArgumentParser, message: str):
+        after = f"{parser.prog} --help"
+        super().__init__(Exit.USAGE, message, state="nothing was changed", next=after)
+        self.shown = parser.format_usage()
+        self.prog = parser.prog
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _Usage(self, message)
 
 
 def main(argv: list[str]) -> int:
@@ -25,14 +42,19 @@ def main(argv: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # A path that the terminal's encoding lacks must not end the command.
         stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    as_json = "--json" in argv
     try:
         signals.unwind()
-        arguments = _parser().parse_args(argv)
+        arguments = _arguments(argv)
+        invocation.remember(arguments.parser, arguments)
         gitenv.scrub()
         return int(arguments.run(arguments))
+    except _Usage as usage:
+        print(f"{usage.shown}{usage.prog}: error: {usage.what}", file=sys.stderr)
+        _print_json(usage, as_json)
+        return int(usage.code)
     except Failure as failure:
-        print("\n".join(failure.lines()), file=sys.stderr)
-        return int(failure.code)
+        return _tell(failure, as_json)
     except KeyboardInterrupt as interrupt:
         stopped = Failure(
             Exit.INTERRUPTED,
@@ -40,22 +62,53 @@ def main(argv: list[str]) -> int:
             state="nothing is half-written: each file and tree is as it was, or complete",
             next="run the same command again",
         )
-        print("\n".join(stopped.lines()), file=sys.stderr)
+        _tell(stopped, as_json)
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        return _tell(_meeting(error), as_json)
     except Exception as error:
-        return _bug(error)
+        return _bug(error, as_json)
+
+
+def _tell(failure: Failure, as_json: bool) -> int:
+    print("\n".join(failure.lines()), file=sys.stderr)
+    _print_json(failure, as_json)
+    return int(failure.code)
+
+
+def _print_json(failure: Failure, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(failure.as_json(), indent=1))
+
+
+def _meeting(error: OSError) -> Failure:
+    """The place and right that an operating system error is about; never a bug of ours."""
+    return Failure(
+        Exit.ENVIRONMENT,
+        f"a file or directory can't be used: {error.strerror or error}",
+        where=str(error.filename or "not told by the system"),
+        state="nothing is half-written: each file and tree is as it was, or complete",
+        next="make it readable and writable for this user, or name another place",
+    )
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    arguments, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        # The usage of the verb, not of the whole, says what could have been meant.
+        arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="patchset",
         description="Apply, prove and export the sm_120 patch series over SGLang.",
-        epilog="exit codes: 0 done, 1 the answer is no, 2 usage, 3 patch or drift, "
-        "4 environment, 5 build, 6 server or smoke, 70 a bug of this tool",
+        epilog=EXIT_CODES,
     )
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     layout = here()
@@ -64,20 +117,29 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _bug(error: Exception) -> int:
+def _bug(error: Exception, as_json: bool) -> int:
     text = traceback.format_exc()
     what = traceback.format_exception_only(error)[0].splitlines()[0]
-    print(f"{'error:':<7}a bug of patchset: {what}", file=sys.stderr)
-    if os.environ.get(DEBUG_VARIABLE) == "1":
+    shown = os.environ.get(DEBUG_VARIABLE) == "1"
+    bug = Failure(
+        Exit.BUG,
+        f"a bug of patchset: {what}",
+        where=None if shown else _kept(text),
+        next="please report it, with that file",
+    )
+    if bug.where is None:
         print(text, file=sys.stderr)
-        return int(Exit.BUG)
+        bug.next = "please report it, with the text above"
+    return _tell(bug, as_json)
+
+
+def _kept(text: str) -> str | None:
+    """The name of a new file with the traceback, or None when there is no room for one."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="patchset-bug-", suffix=".log", delete=False
         ) as log:
             log.write(text)
-        print(f"{'where:':<7}{log.name}", file=sys.stderr)
     except OSError:
-        print(text, file=sys.stderr)
-    print(f"{'next:':<7}please report it, with that file", file=sys.stderr)
-    return int(Exit.BUG)
+        return None
+    return log.name

@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import disk, gitenv
+from . import disk, gitenv, invocation
 from .errors import Exit, Failure
 from .mail import FileChange, Head
 from .series import Patch, Series
@@ -116,7 +116,7 @@ class _Index:
                     f"the patch says {change.new_blob}",
                     state=_UNCHANGED,
                     next="the patch file was edited by hand: restore it, or change the "
-                    "applied tree and run scripts/export.sh",
+                    f"applied tree and run {invocation.again(verb='export')}",
                 )
 
 
@@ -145,7 +145,8 @@ def _refusal(patch: Patch, before: dict[str, str], said: str) -> Failure:
         what,
         where=where,
         state=_UNCHANGED,
-        next="find out whether the series itself is whole: scripts/check.sh",
+        next="find out whether the series itself is whole: "
+        f"{invocation.again(verb='check')}",
     )
 
 

@@ -49,6 +49,7 @@ def errors(place: str, state: str, another: str) -> Iterator[None]:
             f"git {_verb(error)} failed",
             where=f"{place}\n{said}",
             state=state,
+            next="put right what git says, then run the same command again",
         ) from None
 
 

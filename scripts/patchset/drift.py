@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterator
 
-from . import gitenv
+from . import gitenv, invocation
 from .errors import Exit, Failure
 from .series import Series
 
@@ -150,5 +150,5 @@ def _bad(path: Path, what: str) -> Failure:
         f"{path.name}: {what}",
         where=str(path),
         state="nothing was changed",
-        next="correct the file, then run: scripts/check.sh",
+        next=f"correct the file, then run: {invocation.again(verb='check')}",
     )

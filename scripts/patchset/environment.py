@@ -8,10 +8,10 @@ import shlex
 import shutil
 import subprocess
 import urllib.parse
-import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from . import invocation
 from .errors import Exit, Failure
 from .layout import RELEASE
 
@@ -66,17 +66,29 @@ class Installation:
         site: the folder that holds `sglang/` (site-packages).
         dist_info: its `sglang-<version>.dist-info` folder.
         version: the version that its metadata states.
+        by_default: nobody named the interpreter.
     """
 
     python: str
     site: Path
     dist_info: Path
     version: str
+    by_default: bool = False
+
+    def revert_command(self) -> str:
+        """The command that takes the patches out of this environment."""
+        return revert_command(self.python)
 
     def reinstall_command(self) -> str:
         """The command that gives this environment the files of its own version back."""
         python = shlex.quote(self.python)
         return f"{python} -m pip install --force-reinstall --no-deps sglang=={self.version}"
+
+
+def revert_command(python: str) -> str:
+    """The command that takes the patches out of the environment of an interpreter."""
+    line = ("--installed", "--python", python, "--revert")
+    return invocation.again(*line, drop=("upto", "patches"))
 
 
 def default_python() -> str:
@@ -117,7 +129,7 @@ def find_installation(python: str | None = None) -> Installation:
         )
     if found["zipped"]:
         raise _unfit(asked, f"sglang is imported out of a zip file: {found['origin']}")
-    return _fit_for_patching(asked, found)
+    return replace(_fit_for_patching(asked, found), by_default=not python)
 
 
 def _resolve(python: str) -> str:
@@ -184,7 +196,8 @@ def _fit_for_patching(python: str, found: dict) -> Installation:
         raise _unfit(
             python,
             f"sglang was installed from a directory: {source}",
-            next=f"patch that checkout instead: scripts/apply.sh --into {shlex.quote(source)}",
+            next="patch that checkout instead: "
+            + invocation.again("--into", source, drop=("installed", "python")),
         )
     info = Path(dist["path"])
     if info.suffix != ".dist-info" or not info.is_dir():
@@ -215,9 +228,7 @@ def _directory_of(direct_url: str | None) -> str | None:
         return None
     if "dir_info" not in origin:
         return None
-    return urllib.request.url2pathname(
-        urllib.parse.urlsplit(str(origin.get("url", ""))).path
-    )
+    return urllib.parse.unquote(urllib.parse.urlsplit(str(origin.get("url", ""))).path)
 
 
 def _unfit(python: str, what: str, *, next: str | None = None) -> Failure:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+EXIT_CODES = (
+    "exit codes: 0 done; 1 the answer is no; 2 usage; 3 patch or drift: patches, tree, wheel or "
+    "checkout are not what they must be; 4 environment; 5 build; 6 server or smoke; "
+    "70 a bug of this tool; 130 interrupted"
+)
+
 
 class Exit(IntEnum):
     """What the process tells its caller; scripts and CI depend on these numbers."""
@@ -52,6 +58,17 @@ class Failure(Exception):
         ]
         return [f"{label + ':':<7}{_indent(text)}" for label, text in labelled if text]
 
+    def as_json(self) -> dict:
+        """The same for a script."""
+        return {
+            "error": self.what,
+            "where": self.where,
+            "state": self.state,
+            "next": self.next,
+            "exit": int(self.code),
+        }
+
 
 def _indent(text: str) -> str:
-    return ("\n" + " " * 7).join(text.splitlines())
+    # What git says may have empty lines, which would look like the end of the message.
+    return ("\n" + " " * 7).join(line for line in text.splitlines() if line.strip())

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import atomic, base, gitenv, mail, scratchrepo
+from . import atomic, base, gitenv, invocation, mail, scratchrepo
 from .errors import Exit, Failure
 
 _FORMAT = ["format-patch", "-1", "--stdout", "--zero-commit", "--no-signature"]
 _FORMAT += ["--no-numbered", "--full-index", "--no-renames", "--diff-algorithm=myers"]
+_UNSQUASHED = re.compile(
+    rb"^Subject: (?:\[PATCH\] )?(fixup|squash|amend)! ", re.MULTILINE
+)
 _AUTHOR = re.compile(rb"^From: .*$", re.MULTILINE)
 
 
@@ -34,6 +38,7 @@ def export_tree(repo_dir: Path, base_commit: str, tip: str) -> dict[str, bytes]:
         command = ["rev-list", "--reverse", f"{base_commit}..{tip}"]
         for commit in gitenv.text(clean, *command).split():
             data = format_commit(clean, commit)
+            _require_squashed(data, commit, repo_dir)
             name = _file_name(data, commit)
             if name in files:
                 raise _unfit(f"two commits have the trailer Patch: {name[:-6]}", commit)
@@ -70,9 +75,8 @@ class Difference:
         ]
 
 
-def compare(directory: Path, files: dict[str, bytes]) -> Difference:
-    """Compare the patch files of a directory with exported ones."""
-    there = {path.name: path.read_bytes() for path in directory.glob("*.patch")}
+def compare(there: dict[str, bytes], files: dict[str, bytes]) -> Difference:
+    """Compare the patch files that there are with exported ones, both name to content."""
     return Difference(
         changed={
             name: first_difference(there[name], data)
@@ -82,32 +86,6 @@ def compare(directory: Path, files: dict[str, bytes]) -> Difference:
         missing=tuple(sorted(set(files) - set(there))),
         extra=tuple(sorted(set(there) - set(files))),
     )
-
-
-def write(
-    directory: Path, files: dict[str, bytes], *, prune: bool = False
-) -> Difference:
-    """Make the patch files of a directory equal to files, and return what had to change.
-
-    Each file is replaced as a whole. Files without a commit are removed only with prune; without
-    it they raise Failure(PATCH) before anything is written.
-    """
-    difference = compare(directory, files)
-    if difference.extra and not prune:
-        raise Failure(
-            Exit.PATCH,
-            "these patch files have no commit in the tree: "
-            + ", ".join(difference.extra),
-            where=str(directory),
-            state="nothing was written",
-            next="export from the complete tree, or drop them: scripts/export.sh --prune",
-        )
-    write_files(
-        directory,
-        {name: files[name] for name in [*difference.changed, *difference.missing]},
-        remove=difference.extra,
-    )
-    return difference
 
 
 def write_files(
@@ -152,6 +130,7 @@ def _commit(repo_dir: Path, name: str) -> str:
             f"the tree has no commit {name!r}",
             where=str(repo_dir),
             state="nothing was written",
+            next=f"name one that it has: {invocation.again('--tip', 'HEAD', verb='export')}",
         ) from None
 
 
@@ -163,6 +142,19 @@ def _require_line(repo_dir: Path, base_commit: str, tip: str) -> None:
     merges = gitenv.text(repo_dir, "rev-list", "--merges", f"{base_commit}..{tip}")
     if merges:
         raise _unfit("the series must be a line, and has a merge", merges.split()[0])
+
+
+def _require_squashed(data: bytes, commit: str, repo_dir: Path) -> None:
+    found = _UNSQUASHED.search(data)
+    if found:
+        raise Failure(
+            Exit.PATCH,
+            f"a {found.group(1).decode()}! commit is not yet squashed into its patch",
+            where=f"commit {commit}",
+            state="nothing was written",
+            next=f"git -C {shlex.quote(str(repo_dir))} rebase -i --autosquash {base.STOCK_TAG}, "
+            f"then {invocation.again(verb='export')}",
+        )
 
 
 def _file_name(data: bytes, commit: str) -> str:
@@ -185,5 +177,6 @@ def _unfit(what: str, commit: str) -> Failure:
         what,
         where=f"commit {commit}",
         state="nothing was written",
-        next="amend that commit in the patched tree, then run: scripts/export.sh",
+        next="amend that commit in the patched tree, then run: "
+        f"{invocation.again(verb='export')}",
     )

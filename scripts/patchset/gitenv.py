@@ -100,6 +100,7 @@ def _require_git() -> None:
             f"git does not run: {error}",
             where=shutil.which("git"),
             state="nothing was changed",
+            next=f"install git {wanted} or newer, then run the same command again",
         ) from None
     found = re.search(r"(\d+)\.(\d+)", str(text))
     if not found or tuple(map(int, found.groups())) < MINIMUM_VERSION:
@@ -152,6 +153,15 @@ def text(
 ) -> str:
     """The standard output of `git ARGS` as stripped text. Raises GitCommandError."""
     return os.fsdecode(run(cwd, *args, env=env)).strip()
+
+
+def has_commit(cwd: str | os.PathLike[str], name: str) -> bool:
+    """True when the repository has this commit."""
+    try:
+        run(cwd, "cat-file", "-e", f"{name}^{{commit}}")
+    except GitCommandError:
+        return False
+    return True
 
 
 def message_of(error: GitCommandError) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import git
 
-from . import base, gitenv
+from . import base, gitenv, invocation
 from .errors import Exit, Failure
 from .listing import counted, listed
 from .series import Series
@@ -54,7 +54,8 @@ def fetch_at_tag(series: Series, directory: Path, url: str) -> str:
             _difference(state, pin.tag),
             where="\n".join([url, *listed(state.foreign or _held(state)).splitlines()]),
             state=STATE,
-            next="use upstream's own repository, or the wheel: scripts/apply.sh --source wheel",
+            next="use upstream's own repository: "
+            f"{invocation.again('--source', 'git', drop=['url'])}\nor the wheel: {_wheel()}",
         )
     return commit
 
@@ -72,6 +73,14 @@ def _difference(state: State, tag: str) -> str:
 
 def _held(state: State) -> list[str]:
     return [f"{path}: {patch}" for path, patch in state.partial]
+
+
+def _wheel() -> str:
+    return invocation.again("--source", "wheel", drop=["url"])
+
+
+def _another(url: str) -> str:
+    return invocation.again("--source", "git", "--url", url)
 
 
 def _absolute(url: str) -> str:
@@ -149,11 +158,10 @@ class _Progress(git.RemoteProgress):
 
 def _failure(said: str, source: str, tag: str) -> Failure:
     where = f"{source}\n{said}".strip()
-    wheel = "or use the wheel: scripts/apply.sh --source wheel"
     if _NO_TAG.search(said):
         what, after_that = (
             f"this repository has no tag {tag}",
-            "name another with --url",
+            f"name another: {_another('URL')}",
         )
     elif _DISK.search(said):
         what, after_that = "the disk is full", "free some space"
@@ -161,16 +169,16 @@ def _failure(said: str, source: str, tag: str) -> Failure:
         what = "the repository can't be reached"
         after_that = (
             "check the network (a proxy is taken from https_proxy, not from git's "
-            "settings), or name a local clone with --url DIR"
+            f"settings), or name a local clone: {_another('DIR')}"
         )
     else:
         what, after_that = "nothing could be fetched from this repository", (
-            "check the address, or name another with --url"
+            f"check the address, or name another: {_another('URL')}"
         )
     return Failure(
         Exit.ENVIRONMENT,
         what,
         where=where,
         state=STATE,
-        next=f"{after_that}, {wheel}",
+        next=f"{after_that}\nor use the wheel: {_wheel()}",
     )

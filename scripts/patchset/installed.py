@@ -7,7 +7,7 @@ import shlex
 from dataclasses import asdict, dataclass
 
 from . import drift, journal
-from .environment import Installation, find_installation
+from .environment import Installation, find_installation, revert_command
 from .errors import Exit, Failure
 from .listing import columns, counted
 from .files_after import files_after
@@ -21,6 +21,8 @@ class InstalledResult:
 
     Attributes: already: the series was in place before; by_hand: and not through this tool, so
         --revert can't undo it. recovered: an interrupted earlier run was rolled back first.
+        files: the number of files of the package that the patches touch. by_default: python was
+        not named by the user.
     """
 
     python: str
@@ -32,6 +34,7 @@ class InstalledResult:
     by_hand: bool = False
     recovered: bool = False
     dry_run: bool = False
+    by_default: bool = False
 
     def as_json(self) -> dict:
         """The same facts for a script."""
@@ -53,23 +56,23 @@ class InstalledResult:
 
     def lines(self) -> list[str]:
         """One aligned line per patch, then what was done and what to do next."""
+        count = counted(range(self.files), "file")
         if self.by_hand:
             done = "already applied, by other means: --revert can't undo it"
         elif self.already:
             done = "already applied: nothing to do"
         elif self.dry_run:
-            done = f"would change {self.files} files; a dry run writes nothing"
+            done = f"would change {count} and RECORD; a dry run writes nothing"
         else:
-            done = f"{self.files} files changed, originals and RECORD kept"
-        python = shlex.quote(self.python)
-        revert = f"scripts/apply.sh --installed --python {python} --revert"
+            done = f"{count} changed, and RECORD; the originals are kept"
         undoable = not (self.by_hand or self.dry_run)
         facts = [
+            ("python", _told(self.python, self.by_default)),
             ("sglang", f"{self.version} in {self.site}"),
             ("recovered", _RECOVERED if self.recovered else ""),
             ("result", done),
             ("next", "" if self.already or self.dry_run else "restart running servers"),
-            ("undo", revert if undoable else ""),
+            ("undo", revert_command(self.python) if undoable else ""),
         ]
         patches = [
             (
@@ -100,6 +103,7 @@ class RevertResult:
     interrupted: bool = False
     kept_directories: tuple[str, ...] = ()
     dry_run: bool = False
+    by_default: bool = False
 
     def as_json(self) -> dict:
         """The same facts for a script."""
@@ -107,7 +111,8 @@ class RevertResult:
 
     def lines(self) -> list[str]:
         """What was put back, and what could not be removed."""
-        count = counted(self.files, "file")
+        package = [path for path in self.files if not path.endswith(_RECORD)]
+        count = f"{counted(package, 'file')} and RECORD"
         if self.nothing_to_do:
             done = "no patches of this tool are in place: nothing to do"
         elif self.dry_run:
@@ -116,6 +121,7 @@ class RevertResult:
             done = f"{count} put back as before"
         kept = ", ".join(self.kept_directories)
         facts = [
+            ("python", _told(self.python, self.by_default)),
             ("sglang", self.site),
             ("recovered", _RECOVERED if self.interrupted else ""),
             ("kept", f"{kept} (other files are in it)" if kept else ""),
@@ -124,6 +130,7 @@ class RevertResult:
         return columns(facts)
 
 
+_RECORD = ".dist-info/RECORD"
 _RECOVERED = "an earlier run had been interrupted; it was rolled back"
 
 
@@ -152,6 +159,7 @@ def apply_installed(
         "patches": wanted.patches,
         "files": len(wanted.paths),
         "dry_run": dry_run,
+        "by_default": installation.by_default,
     }
     with site.exclusive():
         recovered = _recover(site, dry_run)
@@ -185,6 +193,7 @@ def revert_installed(
         "python": installation.python,
         "site": str(installation.site),
         "dry_run": dry_run,
+        "by_default": installation.by_default,
     }
     with site.exclusive():
         manifest = site.manifest()
@@ -200,6 +209,10 @@ def revert_installed(
             interrupted=manifest.state != journal.APPLIED,
             kept_directories=tuple(kept),
         )
+
+
+def _told(python: str, by_default: bool) -> str:
+    return f"{python} (by default; --python PY names another)" if by_default else python
 
 
 def _require_version(installation: Installation, series: Series) -> None:

@@ -32,7 +32,9 @@ class BranchResult:
 
     Attributes:
         state: one of: made, moved, already there, would be made, would be moved.
-        branch: the branch, or "HEAD" when what is checked out holds the series already.
+        branch: the branch; when what is checked out holds the series already, that branch, or
+            "HEAD" for a detached one.
+        checked_out: HEAD holds the series, so there is nothing to switch to.
         previous: where a moved branch pointed before.
         applied: the patches as commits; empty when HEAD holds them.
     """
@@ -45,6 +47,7 @@ class BranchResult:
     tip: str
     applied: tuple[Applied, ...]
     previous: str | None = None
+    checked_out: bool = False
 
     def as_json(self) -> dict:
         """The same facts for a script."""
@@ -84,7 +87,7 @@ class BranchResult:
             ("base", self.base),
             ("tip", self.tip),
             ("note", _NOTE if self.applied else ""),
-            ("next", "" if planned or self.branch == "HEAD" else switch),
+            ("next", "" if planned or self.checked_out else switch),
         ]
         return [*patch_lines(self.applied), *columns(facts)]
 
@@ -121,6 +124,8 @@ def apply_into(
         if in_place and state.applied == len(wanted.patches):
             return _held_by_head(checkout)
         checkout.require_pristine(state, series.pin)
+        if not dry_run:
+            checkout.require_own()
         drift.require(checkout.read, series, wanted)
         return _Branch(checkout, series).put(wanted, dry_run, force)
 
@@ -254,7 +259,8 @@ def _held_by_head(checkout: Checkout) -> BranchResult:
         directory=str(checkout.top),
         layout=_layout(checkout),
         state="already there",
-        branch="HEAD",
+        branch=checkout.branch or "HEAD",
+        checked_out=True,
         base=checkout.head,
         tip=checkout.head,
         applied=(),

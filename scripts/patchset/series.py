@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from . import mail
+from . import invocation, mail
 from .errors import Exit, Failure
 from .mail import FileChange, Head
 from .pin import Pin, load_pin
@@ -24,6 +26,7 @@ class Patch:
     head: Head
     changes: tuple[FileChange, ...]
     diff: bytes
+    data: bytes = field(repr=False)
 
     @property
     def subject(self) -> str:
@@ -70,6 +73,17 @@ class Series:
         """Every path that any patch touches, sorted."""
         return tuple(sorted({c.path for p in self.patches for c in p.changes}))
 
+    @property
+    def digest(self) -> str:
+        """The digest of all patch files."""
+        return digest({patch.path.name: patch.data for patch in self.patches})
+
+    @property
+    def hook_digest(self) -> str:
+        """The digest of the patch files that are not made from kernels/."""
+        hooks = [patch for patch in self.patches if not patch.generated]
+        return digest({patch.path.name: patch.data for patch in hooks})
+
     def find(self, which: str) -> Patch:
         """The patch with this number, name or file name. Raises Failure(USAGE)."""
         wanted = which.removesuffix(".patch")
@@ -96,32 +110,55 @@ def load_series(directory: Path) -> Series:
     Raises Failure(PATCH) for a file that is not a well-formed patch, a bad name, a number used
     twice, or an empty series.
     """
+    return series_of(directory, read_files(directory))
+
+
+def series_of(directory: Path, files: Mapping[str, bytes]) -> Series:
+    """The series of these patch files (name to content) over the pin of a directory.
+
+    Raises what load_series() raises.
+    """
     directory = Path(directory)
     pin = load_pin(directory)
-    files = sorted(directory.glob("*.patch"), key=lambda path: path.name)
     if not files:
         raise Failure(
             Exit.PATCH,
             "the series has no patch",
             where=str(directory),
             state="nothing was changed",
+            next="name a directory with NNNN-slug.patch files: --patches DIR",
         )
-    patches = tuple(load_patch(path) for path in files)
+    patches = tuple(
+        parse_patch(directory / name, data) for name, data in sorted(files.items())
+    )
     for before, after in zip(patches, patches[1:]):
         if before.number == after.number:
             raise _bad(after.path, f"number {after.number} is used twice")
     return Series(pin=pin, patches=patches, directory=directory)
 
 
+def read_files(directory: Path) -> dict[str, bytes]:
+    """The patch files of a directory in order, name to content. Raises Failure."""
+    return {path.name: _read(path) for path in sorted(directory.glob("*.patch"))}
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """The sha256 over the bytes of patch files, in the order of their names."""
+    return hashlib.sha256(b"".join(files[name] for name in sorted(files))).hexdigest()
+
+
 def load_patch(path: Path) -> Patch:
     """Read one patch file. Raises Failure(PATCH) naming the file and the line."""
+    return parse_patch(path, _read(path))
+
+
+def parse_patch(path: Path, data: bytes) -> Patch:
+    """The patch that a file of this path and content is. Raises Failure(PATCH)."""
     found = FILE_NAME.fullmatch(path.name)
     if not found:
         raise _bad(path, "the file name is not NNNN-lower-case-slug.patch")
     try:
-        head, changes, diff = mail.parse(path.read_bytes())
-    except OSError as error:
-        raise _bad(path, f"cannot be read: {error.strerror}") from None
+        head, changes, diff = mail.parse(data)
     except mail.MalformedPatch as error:
         raise _bad(path, str(error)) from None
     return Patch(
@@ -131,7 +168,21 @@ def load_patch(path: Path) -> Patch:
         head=head,
         changes=changes,
         diff=diff,
+        data=data,
     )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"{path.name}: cannot be read: {error.strerror}",
+            where=str(path),
+            state="nothing was changed",
+            next="make the file readable, then run the same command again",
+        ) from None
 
 
 def _bad(path: Path, what: str) -> Failure:
@@ -140,5 +191,6 @@ def _bad(path: Path, what: str) -> Failure:
         f"{path.name}: {what}",
         where=str(path),
         state="nothing was changed",
-        next="restore the file, or make it again: scripts/export.sh",
+        next="restore the file, or make it again: "
+        f"{invocation.again(verb='export')}",
     )

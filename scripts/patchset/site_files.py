@@ -108,6 +108,7 @@ class SiteFiles:
                 f"a file of the installed sglang can't be read: {error.strerror}",
                 where=str(target),
                 state=UNTOUCHED,
+                next=f"run the same command as the owner of {self.site}",
             ) from None
 
     def state(self, series: Series) -> State:
@@ -140,14 +141,12 @@ class SiteFiles:
         """Raises Failure(PATCH) unless exactly `wanted` is in place, and unchanged."""
         there, asked = manifest.label["patches"], _identity(wanted)
         if there != asked:
-            python = shlex.quote(self.installation.python)
             raise Failure(
                 Exit.PATCH,
                 _difference(there, asked),
                 where=str(self.site / "sglang"),
                 state=UNTOUCHED,
-                next=f"scripts/apply.sh --installed --python {python} --revert, "
-                "then run the same command again",
+                next=f"{self.installation.revert_command()}, then run the same command again",
             )
         changed = self.journal.unlike(manifest)
         if changed:

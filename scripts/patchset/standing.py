@@ -7,16 +7,15 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import base, gitenv, operation, scratchrepo
+from . import base, gitenv, invocation, operation, origin, own_work, scratchrepo
 from .commits import commit_series
 from .errors import Exit, Failure
 from .listing import listed
-from .result import ALREADY, TreeResult
+from .origin import Origin
+from .own_work import OwnWork
+from .result import ALREADY, MADE, MADE_AGAIN, TreeResult
 from .series import Series
 from .state import read_state
-
-OWNER_KEY = "patchset.release"
-SOURCE_KEY = "patchset.source"
 
 
 def is_empty(target: Path) -> bool:
@@ -28,26 +27,27 @@ def is_empty(target: Path) -> bool:
 
 def is_ours(target: Path) -> bool:
     """True for a tree that this tool made."""
-    return (target / ".git").is_dir() and bool(_config(target, OWNER_KEY))
+    return (target / ".git").is_dir() and bool(origin.read(target).release)
 
 
 def require_ours(target: Path) -> None:
     """Raise Failure(PATCH) unless target is a tree that this tool made."""
     if not target.is_dir():
-        raise _refuse(
-            target, "the target is not a directory", "choose another: --to DIR"
-        )
+        raise _refuse(target, "the target is not a directory", _another_place())
     if not (target / ".git").is_dir():
         raise _refuse(
             target,
             "the target is not a git repository, so it was not made by this tool",
-            "choose another place: --to DIR, or move that directory away",
+            f"{_another_place()}, or move that directory away",
         )
     if not is_ours(target):
         raise _refuse(
             target,
             "the target is a git repository that this tool did not make",
-            f"to patch your own checkout: scripts/apply.sh --into {_quoted(target)}",
+            "to patch your own checkout: "
+            + invocation.again(
+                "--into", str(target), drop=("to", "source", "wheel", "url")
+            ),
         )
 
 
@@ -63,22 +63,44 @@ class Asked:
     @property
     def again(self) -> str:
         """How to make the target again."""
-        words = ["scripts/apply.sh"]
+        return f"make it again: {self.force}"
+
+    @property
+    def force(self) -> str:
+        """The command that replaces the target."""
+        words = []
         if self.source != "wheel":
             words += ["--source", self.source]
         if self.wanted != self.series:
             words += ["--upto", self.wanted.patches[-1].name]
-        return f"make it again: {shlex.join([*words, '--to', str(self.target), '--force'])}"
+        return invocation.again(*words, "--to", str(self.target), "--force")
 
 
-def read_target(asked: Asked) -> TreeResult:
-    """Read an existing target; return its commits when it already is what was asked for.
+@dataclass(frozen=True)
+class Replaceable:
+    """A target that may be made.
+
+    Attributes: state: what that is called once it is done. work: what is lost by it.
+    """
+
+    state: str
+    work: OwnWork | None = None
+
+
+def judge(asked: Asked, force: bool) -> TreeResult | Replaceable:
+    """The commits of a target that already is what was asked for, or that it may be made.
 
     Nothing is written, so a target in a read-only place can be read too. Raises Failure(PATCH),
     each with its own message and next command, when the target is foreign, has another base, has
-    a git operation in progress, is dirty, is broken, or holds something else.
+    a git operation in progress, is dirty, is broken, or holds something else; with force only
+    when it is not ours.
     """
-    require_ours(asked.target)
+    target = asked.target
+    if is_empty(target):
+        return Replaceable(MADE)
+    require_ours(target)
+    if force:
+        return Replaceable(MADE, _readable_work(asked))
     try:
         return _read(asked)
     except gitenv.GitCommandError as error:
@@ -87,17 +109,54 @@ def read_target(asked: Asked) -> TreeResult:
         raise _refuse(asked.target, what, asked.again, said) from None
 
 
-def _read(asked: Asked) -> TreeResult:
+def _readable_work(asked: Asked) -> OwnWork | None:
+    try:
+        return own_work.find(
+            asked.target, origin.read(asked.target), asked.series.hook_digest
+        )
+    except gitenv.GitCommandError:
+        return None
+
+
+def _read(asked: Asked) -> TreeResult | Replaceable:
     target = asked.target
-    base_commit = _base(asked)
+    made_from = origin.read(target)
+    base_commit = _base(asked, made_from)
     _require_idle(target)
-    _require_clean(target)
-    head = gitenv.text(target, "rev-parse", "--verify", "HEAD^{commit}")
+    work = own_work.find(target, made_from, asked.series.hook_digest)
+    changed = made_from.series != asked.series.digest
+    if work.edits:
+        raise _outdated(asked, made_from, work) if changed else _dirty(target, work)
+    if changed and not work:
+        return Replaceable(MADE_AGAIN)
     with scratchrepo.borrowing(target) as scratch:
         applied = commit_series(scratch, base_commit, asked.wanted)
-        if gitenv.text(scratch, "rev-parse", f"{head}^{{tree}}") != applied[-1].tree:
-            raise _other_content(asked, scratch, base_commit, head)
+        tree = gitenv.text(scratch, "rev-parse", f"{work.tip}^{{tree}}")
+        if tree != applied[-1].tree:
+            if changed:
+                raise _outdated(asked, made_from, work)
+            raise _other_content(asked, scratch, base_commit, work.tip)
     return TreeResult(str(target), asked.source, ALREADY, base_commit, tuple(applied))
+
+
+def _outdated(asked: Asked, made_from: Origin, work: OwnWork) -> Failure:
+    """The refusal for a tree that holds work of its user on an older series."""
+    tree = f"git -C {_quoted(asked.target)}"
+    since = made_from.tip or base.REF
+    steps = [f"{tree} add -A && {tree} commit -m work"] if work.edits else []
+    steps.append(f"{tree} format-patch -o DIR {since}..HEAD")
+    because = (
+        "the series has changed since it was made"
+        if made_from.tip
+        else "it was made by an older version of this tool, from what is not recorded"
+    )
+    return _refuse(
+        asked.target,
+        f"the target holds work of yours ({work.summary()}), and {because}",
+        f"save it: {' && '.join(steps)}\nthen replace the tree: {asked.force}\n"
+        f"and put it back: {tree} am --3way DIR/*.patch",
+        work.listing(),
+    )
 
 
 def blob_at(repo_dir: Path, revision: str, path: str) -> str | None:
@@ -107,17 +166,20 @@ def blob_at(repo_dir: Path, revision: str, path: str) -> str | None:
     return found.split()[2] if found else None
 
 
-def _base(asked: Asked) -> str:
+def _base(asked: Asked, made_from: Origin) -> str:
     """The target's base commit, once it is known to be the one that was asked for."""
     target, pin = asked.target, asked.series.pin
-    release = _config(target, OWNER_KEY)
-    if release != pin.version:
-        what = f"the target was made for SGLang {release}; the patches are for {pin.version}"
+    if made_from.release != pin.version:
+        what = (
+            f"the target was made for SGLang {made_from.release}; "
+            f"the patches are for {pin.version}"
+        )
         raise _refuse(target, what, asked.again)
-    made_from = _config(target, SOURCE_KEY)
-    if made_from != asked.source:
-        what = f"the target was made with --source {made_from}, not {asked.source}"
-        raise _refuse(target, what, f"{asked.again}\nor choose another place: --to DIR")
+    if made_from.source != asked.source:
+        what = (
+            f"the target was made with --source {made_from.source}, not {asked.source}"
+        )
+        raise _refuse(target, what, f"{asked.again}\nor {_another_place()}")
     try:
         commit = gitenv.text(target, "rev-parse", "--verify", base.REF)
     except gitenv.GitCommandError:
@@ -139,16 +201,13 @@ def _require_idle(target: Path) -> None:
         )
 
 
-def _require_clean(target: Path) -> None:
-    status = gitenv.run(target, "status", "--porcelain", "-z", "--no-renames")
-    entries = [os.fsdecode(entry) for entry in status.split(b"\0")[:-1]]
-    if entries:
-        raise _refuse(
-            target,
-            "the target has changes that are not committed",
-            f"commit them, or put them away: git -C {_quoted(target)} stash -u",
-            listed(entries),
-        )
+def _dirty(target: Path, work: OwnWork) -> Failure:
+    return _refuse(
+        target,
+        "the target has changes that are not committed",
+        f"commit them, or put them away: git -C {_quoted(target)} stash -u",
+        listed(work.edits),
+    )
 
 
 def _other_content(asked: Asked, scratch: Path, base_commit: str, head: str) -> Failure:
@@ -158,7 +217,7 @@ def _other_content(asked: Asked, scratch: Path, base_commit: str, head: str) -> 
         return _refuse(
             target,
             "foreign tree: these files are in no step of the series",
-            f"if they hold your work on the patches: scripts/export.sh; else {asked.again}",
+            f"if they hold your work on the patches: {_export(target)}; else {asked.again}",
             listed(state.foreign),
         )
     if state.partial:
@@ -168,7 +227,8 @@ def _other_content(asked: Asked, scratch: Path, base_commit: str, head: str) -> 
             asked.again,
             listed([f"{path}: {patch}" for path, patch in state.partial]),
         )
-    count = f"{state.applied} of {state.total} patches are applied"
+    verb = "is" if state.applied == 1 else "are"
+    count = f"{state.applied} of {state.total} patches {verb} applied"
     expected = _tree_after(asked.series, scratch, base_commit, state.applied)
     others = _differing(scratch, expected, head)
     if others:
@@ -179,7 +239,8 @@ def _other_content(asked: Asked, scratch: Path, base_commit: str, head: str) -> 
             listed(others),
         )
     last = asked.wanted.patches[-1].name
-    wanted = f"{len(asked.wanted.patches)} were asked for (up to {last})"
+    number = len(asked.wanted.patches)
+    wanted = f"{number} {'was' if number == 1 else 'were'} asked for (up to {last})"
     return _refuse(target, f"{count}, {wanted}", asked.again)
 
 
@@ -196,13 +257,12 @@ def _differing(repo_dir: Path, before: str, after: str) -> list[str]:
     return [os.fsdecode(name) for name in names]
 
 
-def _config(target: Path, key: str) -> str:
-    # A parent directory may be a repository too: only the target's own file counts.
-    file = str(target / ".git" / "config")
-    try:
-        return gitenv.text(target, "config", "--file", file, "--get", key)
-    except gitenv.GitCommandError:
-        return ""
+def _another_place() -> str:
+    return f"choose another place: {invocation.again('--to', 'DIR')}"
+
+
+def _export(target: Path) -> str:
+    return invocation.again("--from", str(target), verb="export")
 
 
 def _refuse(target: Path, what: str, after: str, files: str = "") -> Failure:

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterator
 
-from . import base, disk, gitenv, lock, standing
+from . import base, disk, gitenv, invocation, lock, origin, standing
 from .commits import Applied, commit_series
 from .errors import Exit, Failure
-from .result import MADE, WOULD, TreeResult
+from .result import TreeResult
 from .series import Series
-
-BRANCH = "sm120"
-STOCK_TAG = "checkpoint/0000-stock"
+from .standing import Asked, Replaceable
 
 # Running or building the tree leaves these; they are not changes of it.
 _IGNORED = "__pycache__/\n*.pyc\n*.so\n*.egg-info/\nbuild/\n.venv*/\n"
@@ -55,27 +53,45 @@ def apply_to(
     """
     target = Path(os.path.realpath(target))
     asked = standing.Asked(target, series, wanted, source.name)
-    if not dry_run:
-        _sweep(target)
-    if not standing.is_empty(target):
-        if not force:
-            return standing.read_target(asked)
-        standing.require_ours(target)
+    with _disk_errors(target):
+        if not dry_run:
+            _sweep(target)
+        found = standing.judge(asked, force)
+    if isinstance(found, TreeResult):
+        return found
     if dry_run:
-        return _rehearse(target, wanted, source)
+        return _rehearse(asked, source, found)
     with _our_turn(target):
         _recover(target)
         # Another apply may have finished while we were on our way to the lock.
-        if not standing.is_empty(target) and not force:
-            return standing.read_target(asked)
-        return _build_beside(target, wanted, source)
+        found = standing.judge(asked, force)
+        if isinstance(found, TreeResult):
+            return found
+        return _build_beside(asked, source, found)
 
 
-def _rehearse(target: Path, wanted: Series, source: Source) -> TreeResult:
+def _rehearse(asked: Asked, source: Source, found: Replaceable) -> TreeResult:
     with tempfile.TemporaryDirectory(prefix="patchset-dry-run-") as scratch:
         with _disk_errors(scratch):
-            base_commit, applied = _commit_all(Path(scratch), wanted, source)
-    return TreeResult(str(target), source.name, WOULD, base_commit, applied)
+            base_commit, applied = _commit_all(Path(scratch), asked.wanted, source)
+    return _result(asked, base_commit, applied, found, "would be ")
+
+
+def _result(
+    asked: Asked,
+    base_commit: str,
+    applied: tuple[Applied, ...],
+    found: Replaceable,
+    would: str = "",
+) -> TreeResult:
+    return TreeResult(
+        directory=str(asked.target),
+        source=asked.source,
+        state=would + found.state,
+        base=base_commit,
+        applied=applied,
+        discarded=found.work or None,
+    )
 
 
 def _commit_all(
@@ -132,43 +148,42 @@ def _leftovers(target: Path) -> list[Path]:
     return [*left, old] if standing.is_ours(old) else left
 
 
-def _build_beside(target: Path, wanted: Series, source: Source) -> TreeResult:
+def _build_beside(asked: Asked, source: Source, found: Replaceable) -> TreeResult:
+    target = asked.target
     name = f"{_beside(target, 'new').name}-"
     new = Path(tempfile.mkdtemp(prefix=name, dir=target.parent))
     try:
         # Inside the clean-up, which makes room again: git does not always say that it had none.
         with _disk_errors(target):
-            base_commit, applied = _commit_all(new, wanted, source)
-            _finish(new, source, wanted, base_commit, applied)
+            base_commit, applied = _commit_all(new, asked.wanted, source)
+            _finish(new, asked, base_commit, applied)
             new.chmod(0o777 & ~_umask())
             _swap(new, target)
     finally:
         _remove(new)
-    return TreeResult(str(target), source.name, MADE, base_commit, applied)
+    return _result(asked, base_commit, applied, found)
 
 
 def _finish(
     new: Path,
-    source: Source,
-    wanted: Series,
+    asked: Asked,
     base_commit: str,
     applied: tuple[Applied, ...],
 ) -> None:
     """Refs, marks and files of a repository that has all its commits."""
     refs = {
         base.REF: base_commit,
-        f"refs/heads/{BRANCH}": applied[-1].commit,
-        f"refs/tags/{STOCK_TAG}": base_commit,
+        f"refs/heads/{base.BRANCH}": applied[-1].commit,
+        f"refs/tags/{base.STOCK_TAG}": base_commit,
     }
     for each in applied:
         if each.patch.evidence:
             refs[f"refs/tags/checkpoint/{each.patch.evidence}"] = each.commit
     updates = "".join(f"update {ref} {commit}\n" for ref, commit in refs.items())
     gitenv.run(new, "update-ref", "--stdin", input=updates.encode())
-    gitenv.run(new, "config", standing.OWNER_KEY, wanted.pin.version)
-    gitenv.run(new, "config", standing.SOURCE_KEY, source.name)
+    origin.write_new(new, asked.series, asked.source, applied[-1].commit)
     (new / ".git" / "info" / "exclude").write_text(_IGNORED)
-    gitenv.run(new, "symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
+    gitenv.run(new, "symbolic-ref", "HEAD", f"refs/heads/{base.BRANCH}")
     gitenv.run(new, "reset", "--quiet", "--hard")
 
 
@@ -190,7 +205,7 @@ def _disk_errors(target: Path | str) -> contextlib.AbstractContextManager[None]:
     return disk.errors(
         str(target),
         "the target is as it was",
-        "choose another place: scripts/apply.sh --to DIR",
+        f"choose another place: {invocation.again('--to', 'DIR')}",
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import platformdirs
 
-from . import lock
+from . import invocation, lock
 from .errors import Exit, Failure
 from .pin import Pin
 
@@ -52,7 +52,11 @@ def obtain(pin: Pin, given: Path | None = None) -> Path:
         return Path(given)
     cache = cache_directory()
     kept = cache / pin.wheel.name
-    if not kept.exists():
+    try:
+        there = kept.exists()
+    except OSError as error:
+        raise _os_failure(error, cache, "read") from None
+    if not there:
         _fill(cache, pin)
     _verify(kept, pin, "nothing was changed; the cache is as it was")
     return kept
@@ -65,7 +69,7 @@ def _fill(cache: Path, pin: Pin) -> None:
             if not (cache / pin.wheel.name).exists():
                 _download(cache, pin)
     except OSError as error:
-        raise _os_failure(error, cache) from None
+        raise _os_failure(error, cache, "written") from None
 
 
 @contextlib.contextmanager
@@ -156,19 +160,21 @@ def _pip_failure(said: str, pin: Pin, cache: Path) -> Failure:
 def _by_hand(pin: Pin) -> str:
     return (
         "run the same command again, or get "
-        f"{pin.wheel.name} another way and give it: scripts/apply.sh --wheel FILE"
+        f"{pin.wheel.name} another way and give it: {invocation.again('--wheel', 'FILE')}"
     )
 
 
-def _os_failure(error: OSError, cache: Path) -> Failure:
+def _other_cache() -> str:
+    return f"{CACHE_VARIABLE}=DIR {invocation.again()}"
+
+
+def _os_failure(error: OSError, cache: Path, how: str) -> Failure:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the disk is full: the wheel could not be stored"
-        after = (
-            f"make room, or choose another place: {CACHE_VARIABLE}=DIR scripts/apply.sh"
-        )
+        after = f"make room, or choose another place: {_other_cache()}"
     else:
-        what = f"the cache directory cannot be written: {error.strerror}"
-        after = f"choose another place: {CACHE_VARIABLE}=DIR scripts/apply.sh"
+        what = f"the cache directory cannot be {how}: {error.strerror}"
+        after = f"choose another place: {_other_cache()}"
     return Failure(
         Exit.ENVIRONMENT,
         what,
@@ -189,6 +195,8 @@ def _verify(path: Path, pin: Pin, state: str) -> None:
             f"the wheel cannot be read: {error.strerror}",
             where=str(path),
             state=state,
+            next="make that file readable, name another with --wheel FILE, or choose another "
+            f"cache: {_other_cache()}",
         ) from None
     if found == pin.wheel.sha256:
         return
@@ -206,7 +214,7 @@ def _verify(path: Path, pin: Pin, state: str) -> None:
         where=f"{path}\nsha256 {found}\npinned {pin.wheel.sha256} ({pin.wheel.name})",
         state=state,
         next="delete that file if it is damaged, then run the same command again; "
-        "or give the pinned wheel: scripts/apply.sh --wheel FILE",
+        f"or give the pinned wheel: {invocation.again('--wheel', 'FILE')}",
     )
 
 

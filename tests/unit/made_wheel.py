@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import traceback
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import pytest
 
 from made_series import BASE, EXECUTABLE, STEPS, Files, commit_all, write_files
-from patchset import base, export, gitenv
+from patchset import base, cli, export, gitenv
 from patchset.errors import Failure
 from patchset.pin import load_pin
 from patchset.series import Series, load_series
@@ -105,7 +110,7 @@ def make_release(
     repo = directory / "made"
     repo.mkdir()
     commit = pin(repo, wheel, patches)
-    gitenv.run(repo, "checkout", "--quiet", "-B", "sm120", commit)
+    gitenv.run(repo, "checkout", "--quiet", "-B", base.BRANCH, commit)
     said = said or messages(steps)
     for name, changes in steps:
         write_files(repo, changes)
@@ -143,9 +148,50 @@ def _write_pin(patches: Path, wheel: Path, tree: str, commit: str) -> None:
 
 
 def patchset(
+    *arguments: str | Path, env: dict[str, str] | None = None, cwd: Path | str = "."
+) -> subprocess.CompletedProcess:
+    """What `python -m patchset ARGUMENTS` does and prints, in a fork of this process.
+
+    A fork has imported everything already, which is most of what the command itself would cost.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            _be_the_command([*map(str, arguments)], environment(env), cwd, out, said)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        out.seek(0)
+        said.seek(0)
+        return subprocess.CompletedProcess(
+            command(*arguments), code, out.read().decode(), said.read().decode()
+        )
+
+
+def _be_the_command(
+    arguments: list[str], env: dict[str, str], cwd: Path | str, out, said
+) -> NoReturn:
+    code = 1
+    try:
+        os.dup2(out.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        tempfile.tempdir = None
+        code = cli.main(arguments)
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def started(
     *arguments: str | Path, env: dict[str, str] | None = None, **options
 ) -> subprocess.CompletedProcess:
-    """Run `python -m patchset ARGUMENTS` as the scripts do, and return its output as text."""
+    """Run `python -m patchset ARGUMENTS` as the scripts do: a process of its own, from the start."""
     return subprocess.run(
         command(*arguments),
         env=environment(env),
@@ -165,3 +211,17 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     found.pop("PYTHONDONTWRITEBYTECODE", None)
     found["PYTHONPYCACHEPREFIX"] = _COMPILED.name
     return {**found, **(extra or {})}
+
+
+def without_rights(line: list[str]) -> list[str]:
+    """Root may write anywhere; without these capabilities it is bound by modes like anybody."""
+    if os.geteuid():
+        return line
+    if not shutil.which("setpriv"):
+        pytest.skip("running as root, and setpriv is not installed")
+    drop = [
+        "setpriv",
+        "--inh-caps=-all",
+        "--bounding-set=-dac_override,-dac_read_search",
+    ]
+    return [*drop, *line]

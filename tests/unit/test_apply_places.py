@@ -15,6 +15,7 @@ import pytest
 
 from environments import Environment, make_venv
 from made_series import BASE, after, git, make_repository, make_series, snapshot
+from made_wheel import ROOT, patchset
 from patchset import gitenv
 
 
@@ -32,13 +33,8 @@ class Cli:
         self.command += ["--patches", str(series.directory)]
 
     def __call__(self, *args) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [*self.command, *map(str, args)],
-            cwd=self.directory,
-            env=self.env,
-            capture_output=True,
-            text=True,
-        )
+        line = self.command[self.command.index("apply") :]
+        return patchset(*line, *args, env=self.env, cwd=self.directory)
 
     def json(self, *args) -> dict:
         done = self(*args, "--json")
@@ -97,7 +93,9 @@ def test_the_command_of_a_refusal_can_be_run_as_it_is(cli, tmp_path):
     done = cli("--installed", "--python", env.python)
     told = next(line for line in done.stderr.splitlines() if line.startswith("next:"))
     command = told.removeprefix("next:").partition(", then")[0].strip()
-    command = command.replace("scripts/apply.sh", shlex.join(cli.command))
+    script = str(ROOT / "scripts" / "apply.sh")
+    assert command.startswith(f"{script} ")
+    command = command.replace(script, shlex.join(cli.command))
     done = subprocess.run(command, shell=True, cwd=cli.directory, env=cli.env)
     assert done.returncode == 0 and env.holds(BASE)
 
@@ -193,3 +191,45 @@ def test_source_git(cli, tmp_path):
 def test_options_that_mean_nothing_together(cli, args):
     done = cli(*args)
     assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_the_python_that_was_taken_by_default_is_named(cli, tmp_path):
+    env = Environment(tmp_path / "env")
+    cli.env["VIRTUAL_ENV"] = str(tmp_path / "env")
+    said = f"python  {env.python} (by default; --python PY names another)"
+    for more, count in (
+        (["--dry-run"], "would change 5 files and RECORD"),
+        ([], "5 files changed, and RECORD"),
+        (["--revert"], "5 files and RECORD put back as before"),
+    ):
+        done = cli("--installed", *more)
+        assert said in done.stdout and count in done.stdout, done.stderr
+    named = cli("--installed", "--python", env.python, "--dry-run")
+    assert f"python  {env.python}\n" in named.stdout
+
+
+def test_a_failure_as_json(cli, tmp_path):
+    for args, code in (
+        (["--into", cli.directory, "--json"], 3),
+        (["--json", "--revert"], 2),
+        (["--json", "--installed", "--python", "/none"], 4),
+    ):
+        done = cli(*args)
+        told = json.loads(done.stdout)
+        assert told.keys() == {"error", "where", "state", "next", "exit"}
+        assert (done.returncode, told["exit"]) == (code, code)
+        assert told["error"] in done.stderr and told["next"]
+
+
+def test_another_users_checkout_is_left_to_them(cli, tmp_path):
+    """Root's objects would lie where the owner's git could no longer add any."""
+    if os.geteuid():
+        pytest.skip("only root can make a repository of another user")
+    repo = tmp_path / "theirs"
+    make_repository(repo, BASE)
+    for path in [repo, *repo.rglob("*")]:
+        os.lchown(path, 65534, 65534)
+    before = snapshot(repo)
+    assert_refused(cli("--into", repo), 4, "belongs to another user: nobody", "as that")
+    assert snapshot(repo) == before
+    assert cli("--into", repo, "--dry-run").returncode == 0

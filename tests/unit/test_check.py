@@ -125,3 +125,38 @@ def test_the_page_has_every_commit_and_evidence_only_with_a_record(proven):
     (records / "0030-indexer.json").write_text("{}")
     assert patchset("checkpoint", "render", *where).returncode == 0
     assert "| [0030-indexer](ci/checkpoints/0030-indexer.json) |" in page.read_text()
+
+
+def test_each_predicate_that_fails_names_the_next_command(proven):
+    (proven.wheel.parent / "kernels" / "config.py").write_text("WIDTH = 5\n")
+    (proven.wheel.parent / "CHECKPOINTS.md").unlink()
+    edit(proven.patches / "0020-environ.patch", "Origin: a test\n", "")
+    path = proven.patches / "0030-indexer.patch"
+    edit(path, "3 files changed, 3 insertions", "3 files changed, 9 insertions")
+    where = ("--root", proven.wheel.parent, "--wheel", proven.wheel)
+    done = patchset("check", *where)
+    blocks = [block for block in done.stdout.split("FAIL  ")[1:]]
+    named = {block.split("  ")[0]: block.partition("next: ")[2] for block in blocks}
+    export = "scripts/export.sh"
+    assert named["kernels"].startswith(export)
+    assert named["CHECKPOINTS.md"].startswith(export)
+    assert named["round trip"].startswith(f"scripts/apply.sh && {export}")
+    assert named["lint"].startswith(
+        f"edit that file, then scripts/apply.sh && {export}"
+    )
+    edit(path, "\n row 6\n", "\n row six\n")
+    assert "next: restore it: git checkout -- " in patchset("check", *where).stdout
+
+
+def test_the_way_back_to_a_round_trip(proven, own_tree):
+    """The commands that a failed round trip names make the hand-edited file git's own again."""
+    before = (proven.patches / "0020-environ.patch").read_bytes()
+    path = proven.patches / "0020-environ.patch"
+    edit(path, "1 file changed, 1 insertion", "1 file changed, 9 insertion")
+    tree = ("--to", own_tree, "--wheel", proven.wheel)
+    done = patchset("apply", "--patches", proven.patches, *tree)
+    assert "made again" in done.stdout, done.stderr
+    done = patchset("export", "--patches", proven.patches, "--from", own_tree)
+    assert "written    0020-environ.patch" in done.stdout
+    assert path.read_bytes() == before
+    assert check(proven) == (Exit.DONE, {})

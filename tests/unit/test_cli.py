@@ -1,4 +1,4 @@
-"""Exit codes and messages of the command line, and the scripts that call it."""
+"""Exit codes and messages of the command line."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from made_wheel import ROOT, command, environment, patchset
+from made_wheel import ROOT, command, environment, started
 from patchset import cli, gitenv
 from patchset.errors import Exit, Failure
+
+SCRIPTS = ("apply", "check", "export")
 
 
 @pytest.mark.parametrize(
@@ -36,16 +38,21 @@ from patchset.errors import Exit, Failure
     ],
 )
 def test_usage(line, said):
-    done = patchset(*line)
+    done = started(*line)
     assert done.returncode == Exit.USAGE and done.stdout == ""
-    assert said in done.stderr and done.stderr.startswith("usage: patchset")
+    script = f"scripts/{line[0]}.sh" if line and line[0] in SCRIPTS else "patchset"
+    assert said in done.stderr and done.stderr.startswith(f"usage: {script}")
 
 
 def test_help_names_the_exit_codes():
-    done = patchset("--help")
+    done = started("--help")
     assert done.returncode == 0
-    for word in ("apply", "check", "export", "checkpoint", "3 patch or drift"):
+    exits = (
+        "3 patch or drift: patches, tree, wheel or checkout are not what they must be"
+    )
+    for word in ("apply", "check", "export", "checkpoint", exits):
         assert word in " ".join(done.stdout.split())
+    assert exits in " ".join(started("apply", "--help").stdout.split())
 
 
 def test_a_failure_is_labelled_lines():
@@ -59,6 +66,8 @@ def test_a_failure_is_labelled_lines():
         "next:  do this",
     ]
     assert Failure(Exit.NO, "no").lines() == ["error: no"]
+    gaps = Failure(Exit.NO, "no", where="here\n\nsaid\n")
+    assert gaps.lines() == ["error: no", "where: here\n       said"]
     assert [int(code) for code in Exit] == [0, 1, 2, 3, 4, 5, 6, 70, 130]
 
 
@@ -112,7 +121,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(small, tmp_path):
 
 def test_a_path_that_the_terminal_cannot_show(small, tmp_path):
     target = tmp_path / "b\u00e4um \u6728"
-    done = patchset(
+    done = started(
         *("apply", "--patches", small.patches, "--wheel", small.wheel, "--to", target),
         env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"},
     )
@@ -122,7 +131,7 @@ def test_a_path_that_the_terminal_cannot_show(small, tmp_path):
 
 
 def test_no_git(small, tmp_path):
-    done = patchset(
+    done = started(
         *("apply", "--patches", small.patches, "--wheel", small.wheel),
         *("--to", tmp_path / "t"),
         env={"PATH": str(tmp_path)},
@@ -145,9 +154,7 @@ def test_a_git_that_does_not_do(tmp_path, script, said):
     git = tmp_path / "git"
     git.write_text(f"#!/bin/sh\n{script}\n")
     git.chmod(0o755)
-    done = patchset(
-        "check", env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    )
+    done = started("check", env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"})
     assert done.returncode == Exit.ENVIRONMENT
     assert said in done.stderr and f"where: {git}" in done.stderr
 
@@ -207,114 +214,4 @@ def test_the_clone_keeps_the_way_to_the_network(monkeypatch):
 def test_every_verb_is_registered_once():
     parser = cli._parser()
     (action,) = [a for a in parser._actions if a.metavar == "VERB"]
-    assert {"apply", "check", "export", "generate", "checkpoint"} <= set(action.choices)
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory) -> Path:
-    """The scripts and patches alone, in a path with a space and a letter beyond ASCII."""
-    top = tmp_path_factory.mktemp("a clone \u00e9")
-    shutil.copytree(
-        ROOT / "scripts", top / "scripts", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    shutil.copytree(ROOT / "patches", top / "patches")
-    return top
-
-
-@pytest.fixture(scope="module")
-def pip_failed(clone) -> tuple[int, str, str]:
-    """What the first script says when pip finds nothing; its environment stays half-made."""
-    env = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": ""}
-    return ended(script(clone, "apply.sh", **env))
-
-
-@pytest.fixture(scope="module")
-def ready(clone, pip_failed) -> Path:
-    """The clone with its environment made again, by four scripts at once."""
-    assert (clone / ".venv" / ".patchset-venv").read_bytes() == b""
-    ran = [
-        ended(each) for each in [script(clone, "apply.sh", "--help") for _ in "1234"]
-    ]
-    for code, out, said in ran:
-        assert code == 0, said
-        assert "usage: patchset apply" in out
-    assert sum("setting up" in said for _, _, said in ran) == 1
-    assert not (clone / ".venv.lock").exists()
-    return clone
-
-
-def script(clone: Path, name: str, *line, cwd="/", **env: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [str(clone / "scripts" / name), *map(str, line)],
-        cwd=cwd,
-        env={**os.environ, "PATCHSET_PYTHON": sys.executable, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def ended(process: subprocess.Popen) -> tuple[int, str, str]:
-    out, said = process.communicate(timeout=180)
-    return process.returncode, out.decode(), said.decode()
-
-
-def test_the_scripts_work_from_any_directory_and_through_a_link(ready, small, tmp_path):
-    (tmp_path / "git.py").write_text("raise SystemExit('imported from the directory')")
-    line = ("--patches", small.patches, "--wheel", small.wheel, "--to", "t")
-    code, out, said = ended(script(ready, "apply.sh", *line, cwd=tmp_path))
-    assert code == 0, said
-    assert "setting up" not in said
-    assert (tmp_path / "t" / "python").is_dir()
-    (tmp_path / "link.sh").symlink_to(ready / "scripts" / "export.sh")
-    linked = subprocess.run(
-        [tmp_path / "link.sh", "--from", "t", "--patches", small.patches, "--dry-run"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert linked.returncode == 0, linked.stderr
-    root = small.wheel.parent
-    line = ("--root", root, "--wheel", small.wheel)
-    code, out, said = ended(script(ready, "check.sh", *line, CDPATH="/tmp"))
-    assert code == Exit.NO and "FAIL  CHECKPOINTS.md" in out
-
-
-def test_pip_that_fails(pip_failed):
-    code, _, said = pip_failed
-    assert code == Exit.ENVIRONMENT
-    assert "error: pip could not install requirements.txt" in said
-    assert "No matching distribution found for gitpython" in said
-    assert "state: it is unfinished, and the next run makes it again" in said
-
-
-def test_an_environment_that_somebody_else_made(clone, tmp_path):
-    theirs = tmp_path / "venv"
-    theirs.mkdir()
-    (theirs / "mine").touch()
-    code, _, said = ended(script(clone, "apply.sh", PATCHSET_VENV=str(theirs)))
-    assert code == Exit.ENVIRONMENT
-    assert "error: there is an environment that this tool did not make" in said
-    assert list(theirs.iterdir()) == [theirs / "mine"]
-
-
-def test_no_fit_python(clone, tmp_path):
-    for name, text in {
-        "python3": "exit 1",
-        "python3.13": 'echo "older than 3.11"',
-        "python3.12": 'echo "has no venv module: install python3-venv"',
-    }.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    for tool in ("bash", "dirname", "readlink", "cmp", "env"):
-        (tmp_path / tool).symlink_to(shutil.which(tool))
-    env = {"PATCHSET_VENV": str(tmp_path / "v"), "PATH": str(tmp_path)}
-    process = script(clone, "apply.sh", PATCHSET_PYTHON="", **env)
-    code, _, said = ended(process)
-    assert code == Exit.ENVIRONMENT
-    assert "error: no Python 3.11 or newer" in said
-    assert "python3: not found; python3.13: older than 3.11; python3.12: has no" in said
-    assert "python3.11: not found" in said
-    chosen = script(clone, "apply.sh", PATCHSET_PYTHON=str(tmp_path / "none"), **env)
-    code, _, said = ended(chosen)
-    assert code == Exit.ENVIRONMENT and "python3.13" not in said
-    assert not (tmp_path / "v").exists()
+    assert {"apply", "check", "export", "checkpoint"} == set(action.choices)

@@ -12,7 +12,7 @@ from made_wheel import ROOT, message, patchset
 from patchset import base, export, gitenv
 from patchset.commits import commit_series
 from patchset.errors import Exit, Failure
-from patchset.series import load_series
+from patchset.series import load_series, read_files
 
 ENVIRON = "python/sglang/srt/environ.py"
 
@@ -126,7 +126,7 @@ def test_a_changed_file_is_told_with_its_first_line(own, own_tree):
     path = own.patches / "0020-environ.patch"
     path.write_bytes(path.read_bytes().replace(b"+flag = 1", b"+flag = 2"))
     difference = export.compare(
-        own.patches, export.export_tree(own_tree, base.REF, "HEAD")
+        read_files(own.patches), export.export_tree(own_tree, base.REF, "HEAD")
     )
     (line,) = difference.lines()
     assert line.startswith("0020-environ.patch differs at line ")

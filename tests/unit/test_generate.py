@@ -26,22 +26,28 @@ def test_the_real_generated_patches_are_those_of_kernels():
     assert made == {name: (patches / name).read_bytes() for name in made}
 
 
-def test_an_edited_kernel_changes_the_diff_and_keeps_the_head(own):
+def test_an_edited_kernel_changes_the_diff_and_keeps_the_head(own, own_tree):
     root = own.wheel.parent
     before = (own.patches / PATCH).read_bytes()
     kernel = root / "kernels" / "config.py"
     kernel.write_text("WIDTH = 8\nDEPTH = 2\n")
-    stale = patchset("generate", "--root", root, "--dry-run", "--json")
+    where = ("--patches", own.patches)
+    stale = patchset("export", *where, "--from", own_tree, "--dry-run", "--json")
     assert stale.returncode == Exit.NO
-    assert json.loads(stale.stdout) == {"generated": [PATCH], "changed": [PATCH]}
+    assert list(json.loads(stale.stdout)["changed"]) == [PATCH]
     assert (own.patches / PATCH).read_bytes() == before
-    assert patchset("generate", "--root", root).returncode == 0
+    done = patchset("export", *where, "--from", own_tree)
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[:2] == [
+        f"written    {PATCH}",
+        "unchanged  0020-environ.patch",
+    ]
     after = (own.patches / PATCH).read_bytes()
     assert after.split(b"\n---\n")[0] == before.split(b"\n---\n")[0]
     assert b"+WIDTH = 8\n+DEPTH = 2\n" in after
     again = snapshot(own.patches)
-    done = patchset("generate", "--root", root)
-    assert (done.returncode, done.stdout) == (0, f"same     {PATCH}\n")
+    done = patchset("export", *where, "--from", own_tree)
+    assert (done.returncode, "written" in done.stdout) == (0, False)
     assert snapshot(own.patches) == again
 
 

@@ -297,7 +297,8 @@ def test_apply_on_the_branch_itself_says_so(repo, series):
     apply_into(series, repo)
     git(repo, "switch", "--quiet", BRANCH)
     result = apply_into(series, repo)
-    assert (result.state, result.branch) == ("already there", "HEAD")
+    assert (result.state, result.branch) == ("already there", BRANCH)
+    assert "next" not in "\n".join(result.lines())
 
 
 def test_a_dry_run_writes_not_even_objects(repo, series):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from made_wheel import ROOT, command, environment, patchset
+from made_wheel import ROOT, command, environment, started
 from patchset import base, gitenv
 from patchset.commits import commit_series
 from patchset.series import load_series
@@ -186,7 +186,7 @@ def ids(done) -> tuple[str, list[str]]:
 @pytest.fixture(scope="module")
 def small_ids(small, tmp_path_factory) -> tuple[str, list[str]]:
     target = tmp_path_factory.mktemp("plain") / "t"
-    return ids(patchset(*small_line(small, target)))
+    return ids(started(*small_line(small, target)))
 
 
 def contents(tree: Path) -> dict[str, bytes]:
@@ -199,7 +199,7 @@ def test_with_a_hostile_home_and_shell(
 ):
     where = tmp_path / "else where \u00e9"
     where.mkdir()
-    done = patchset(
+    done = started(
         *small_line(small, where / "t"),
         env=settings(hostile_home),
         cwd=where,
@@ -233,7 +233,7 @@ def test_no_single_variable_matters(small, small_ids, hostile_home, tmp_path, na
     env = {name: value}
     if name == "GIT_CONFIG_COUNT":
         env = {k: v for k, v in settings(hostile_home).items() if name[:10] in k}
-    done = patchset(*small_line(small, tmp_path / "t", "--dry-run"), env=env)
+    done = started(*small_line(small, tmp_path / "t", "--dry-run"), env=env)
     assert ids(done) == small_ids
 
 
@@ -242,7 +242,7 @@ def test_inside_another_repository(small, small_ids, tmp_path):
     (tmp_path / ".gitattributes").write_text("* text eol=crlf\n")
     (tmp_path / ".gitignore").write_text("*\n")
     target = tmp_path / "build" / "t"
-    assert ids(patchset(*small_line(small, target), cwd=tmp_path)) == small_ids
+    assert ids(started(*small_line(small, target), cwd=tmp_path)) == small_ids
     assert gitenv.text(target, "status", "--porcelain") == ""
 
 
@@ -289,7 +289,7 @@ def real(real_base):
 def test_the_real_tree_with_a_hostile_home(real, real_wheel, hostile_home, tmp_path):
     series, applied = real
     line = ("apply", "--wheel", real_wheel, "--to", tmp_path / "t", "--json")
-    done = patchset(*line, env=settings(hostile_home), cwd=tmp_path, umask=0o077)
+    done = started(*line, env=settings(hostile_home), cwd=tmp_path, umask=0o077)
     assert ids(done) == (applied[-1].commit, [each.tree for each in applied])
     assert json.loads(done.stdout)["base"] == series.pin.commit
     assert gitenv.text(tmp_path / "t", "status", "--porcelain") == ""

@@ -71,12 +71,12 @@ def test_a_new_tree(small, apply, tmp_path):
     assert os.access(target / "python/sglang/srt/layers/run.sh", os.X_OK)
     refs = gitenv.text(target, "for-each-ref", "--format=%(refname) %(objectname)")
     assert dict(line.split() for line in refs.splitlines()) == {
-        "refs/heads/sm120": tip,
+        "refs/heads/sm120-0.5.13": tip,
         "refs/patchset/base": small.series.pin.commit,
         "refs/tags/checkpoint/0000-stock": small.series.pin.commit,
         "refs/tags/checkpoint/0030-indexer": tip,
     }
-    assert gitenv.text(target, "symbolic-ref", "HEAD") == "refs/heads/sm120"
+    assert gitenv.text(target, "symbolic-ref", "HEAD") == "refs/heads/sm120-0.5.13"
 
 
 def test_a_second_run_finds_it_there(apply, tmp_path):
@@ -136,8 +136,9 @@ def test_upto(apply, tmp_path):
         "2 of 3 patches are applied, 3 were asked for (up to 0030-indexer)",
         "--force",
     )
+    assert "applying 1 patch\n" in apply(tmp_path / "one", "--upto", "0010").stderr
     done = apply(tmp_path / "t", "--upto", "0010")
-    refused(done, tmp_path / "t", "2 of 3 patches are applied, 1 were asked for")
+    refused(done, tmp_path / "t", "2 of 3 patches are applied, 1 was asked for")
     assert f"apply.sh --upto 0010-kernels --to {tmp_path / 't'} --force" in done.stderr
     assert snapshot(tmp_path / "t") == before
     assert apply(tmp_path / "t", "--upto", "0099").returncode == Exit.USAGE
@@ -206,7 +207,7 @@ def test_k_of_n_half_applied_and_foreign_are_told_apart(small, apply, own_tree):
         commit_all(own_tree, "someone's")
 
     gitenv.run(own_tree, "reset", "--hard", "--quiet", "HEAD~2")
-    refused(apply(own_tree), own_tree, "1 of 3 patches are applied, 3 were asked for")
+    refused(apply(own_tree), own_tree, "1 of 3 patches is applied, 3 were asked for")
 
     gitenv.run(own_tree, "reset", "--hard", "--quiet", "HEAD~1")
     refused(apply(own_tree), own_tree, "0 of 3 patches are applied")

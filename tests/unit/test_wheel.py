@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from made_series import snapshot
-from made_wheel import command, environment, make_wheel, patchset
+from made_wheel import command, environment, make_wheel, started
 from patchset import wheel
 from patchset.errors import Exit, Failure
 
@@ -51,7 +51,7 @@ def world(own, tmp_path):
 
         def apply(self, pip: str, *more):
             line = ["apply", "--patches", own.patches, "--to", self.target, *more]
-            return patchset(*line, env={**env, "FAKE_PIP": pip})
+            return started(*line, env={**env, "FAKE_PIP": pip})
 
         def start(self, pip: str):
             line = command("apply", "--patches", own.patches, "--to", tmp_path / "a")
@@ -126,7 +126,7 @@ def test_no_network_for_real(own, tmp_path):
     env |= {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     env |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     env |= {"NO_PROXY": "", "no_proxy": "", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
-    done = patchset("apply", "--patches", own.patches, "--to", tmp_path / "t", env=env)
+    done = started("apply", "--patches", own.patches, "--to", tmp_path / "t", env=env)
     assert done.returncode == Exit.ENVIRONMENT
     assert "error: no network" in done.stderr
     assert list((tmp_path / "cache").iterdir()) == []
@@ -176,7 +176,7 @@ def test_a_cached_wheel_is_checked_again_and_left_alone(world):
 @pytest.mark.parametrize("version", ["0.5.12", "0.5.14"])
 def test_a_wheel_of_another_version(own, tmp_path, version):
     other = make_wheel(tmp_path / own.wheel.name, version=version)
-    done = patchset(
+    done = started(
         *("apply", "--patches", own.patches, "--wheel", other, "--to", tmp_path / "t")
     )
     assert done.returncode == Exit.PATCH
@@ -204,7 +204,7 @@ def test_a_damaged_wheel_given_by_hand(own, tmp_path, damage):
         given.write_text("<html>a proxy's error page</html>")
     elif damage == "directory":
         given.mkdir()
-    done = patchset(
+    done = started(
         *("apply", "--patches", own.patches, "--wheel", given, "--to", tmp_path / "t")
     )
     assert done.returncode == Exit.ENVIRONMENT
@@ -216,7 +216,7 @@ def test_a_damaged_wheel_given_by_hand(own, tmp_path, damage):
 def test_the_cache_cannot_be_made(own, tmp_path):
     (tmp_path / "file").write_text("")
     env = {"PATCHSET_CACHE": str(tmp_path / "file" / "cache")}
-    done = patchset("apply", "--patches", own.patches, "--to", tmp_path / "t", env=env)
+    done = started("apply", "--patches", own.patches, "--to", tmp_path / "t", env=env)
     assert done.returncode == Exit.ENVIRONMENT
     assert "error: the cache directory cannot be written" in done.stderr
     assert "PATCHSET_CACHE=DIR" in done.stderr

@@ -1,11 +1,10 @@
-"""The verbs of `python -m patchset`, one module each."""
+"""The verbs of the command line, one module each."""
 
-from . import apply, check, checkpoint, export, generate
+from . import apply, check, checkpoint, export
 
 ALL = (
     apply.register,
     check.register,
     export.register,
-    generate.register,
     checkpoint.register,
 )

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .. import base, drift, gitsource, installed, into, target, wheel
-from ..errors import Exit
+from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
 from ..series import Series, load_series
 
@@ -17,6 +17,8 @@ def register(subparsers, layout: Layout) -> None:
     """Add the verb and its options."""
     parser = subparsers.add_parser(
         "apply",
+        prog="scripts/apply.sh",
+        epilog=EXIT_CODES,
         help="make the patched tree, or patch a checkout or an installation",
         description="Make the patched SGLang tree: one commit per patch over the pinned release. "
         "The downloaded wheel is kept in a cache, also by a dry run.",
@@ -73,13 +75,11 @@ def register(subparsers, layout: Layout) -> None:
         "--dry-run", action="store_true", help="say what would be done; change nothing"
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
-    parser.set_defaults(
-        run=lambda arguments: _run(parser, layout, arguments),
-    )
+    parser.set_defaults(parser=parser, run=lambda arguments: _run(layout, arguments))
 
 
-def _run(parser, layout: Layout, arguments: argparse.Namespace) -> Exit:
-    _require_sense(parser, arguments)
+def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    _require_sense(arguments)
     if arguments.revert:
         result = installed.revert_installed(arguments.python, dry_run=arguments.dry_run)
     else:
@@ -136,14 +136,16 @@ def _source(
         fill = from_git if arguments.source == "git" else from_wheel
         commit = fill(directory)
         drift.require_in(directory, commit, series, wanted)
-        _say(f"applying {len(wanted.patches)} patches")
+        number = len(wanted.patches)
+        _say(f"applying {number} patch{'' if number == 1 else 'es'}")
         return commit
 
     return target.Source(arguments.source or "wheel", guarded)
 
 
-def _require_sense(parser, arguments: argparse.Namespace) -> None:
+def _require_sense(arguments: argparse.Namespace) -> None:
     """Refuse options that mean nothing together, as argparse refuses unknown ones."""
+    parser = arguments.parser
     in_place = arguments.installed or arguments.into
     if arguments.revert and not arguments.installed:
         parser.error("--revert needs --installed")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import check
-from ..errors import Exit
+from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
 
 
@@ -16,6 +16,8 @@ def register(subparsers, layout: Layout) -> None:
     """Add the verb and its options."""
     parser = subparsers.add_parser(
         "check",
+        prog="scripts/check.sh",
+        epilog=EXIT_CODES,
         help="prove the series: lint, strict apply, round trip, kernels, drift",
         description="Prove the series; one line per predicate. Exit 3 when a patch is wrong, "
         "1 when only CHECKPOINTS.md is stale.",
@@ -28,7 +30,8 @@ def register(subparsers, layout: Layout) -> None:
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     parser.set_defaults(
-        run=lambda arguments: _run(replace(layout, root=arguments.root), arguments)
+        parser=parser,
+        run=lambda arguments: _run(replace(layout, root=arguments.root), arguments),
     )
 
 

@@ -33,7 +33,8 @@ def register(subparsers, layout: Layout) -> None:
     )
     render.add_argument("--dry-run", action="store_true", help="compare only")
     render.set_defaults(
-        run=lambda arguments: _render(replace(layout, root=arguments.root), arguments)
+        parser=render,
+        run=lambda arguments: _render(replace(layout, root=arguments.root), arguments),
     )
 
 
