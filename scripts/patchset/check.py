@@ -85,12 +85,9 @@ def _verdicts(layout: Layout, series: Series, repo: Path) -> Iterator[Verdict]:
             "no whitespace error, no CRLF file",
         )
         there = {patch.path.name: patch.data for patch in series.patches}
-        exported = export.export_tree(repo, commit, applied[-1].commit)
-        yield Verdict(
-            "round trip",
-            tuple(export.compare(there, exported).lines()),
-            _reexport(),
-            "export gives the patch files byte for byte",
+        tip = applied[-1].commit
+        yield _try(
+            "round trip", _reexport(), lambda: _round_trip(repo, commit, tip, there)
         )
     yield _try("kernels", _export(), lambda: _kernels(layout, series))
     hooks = f"move the patch to the new code, or correct {series.directory / drift.FILE_NAME}"
@@ -125,12 +122,22 @@ def _apply(repo: Path, series: Series, applied: list[Applied]):
     return f"tip {applied[-1].commit}", ()
 
 
+def _round_trip(repo: Path, commit: str, tip: str, there: dict[str, bytes]):
+    exported = export.export_tree(repo, commit, tip)
+    problems = tuple(export.compare(there, exported).lines())
+    return "export gives the patch files byte for byte", problems
+
+
 def _kernels(layout: Layout, series: Series):
     wanted = generate.regenerate(series.directory, layout.kernels)
     problems = tuple(
         f"{name} differs from kernels/ at {export.first_difference(there, data)}"
         for name, data in wanted.items()
         if (there := (series.directory / name).read_bytes()) != data
+    )
+    problems += tuple(
+        f"{name} is in no patch: name it in the Generated-From of one"
+        for name in generate.unclaimed(series.directory, layout.kernels)
     )
     return f"{counted(list(wanted), 'generated patch file')}", problems
 

@@ -38,6 +38,21 @@ def regenerate(directory: Path, kernels: Path) -> dict[str, bytes]:
         }
 
 
+def unclaimed(directory: Path, kernels: Path) -> list[str]:
+    """Files of kernels/ that no patch is made from, references (`*_ref.py`) apart."""
+    claimed = {
+        source
+        for path in directory.glob("*.patch")
+        for source in sources_of(_head(path).trailers)
+    }
+    return sorted(
+        name
+        for file in kernels.iterdir()
+        if file.is_file() and not file.name.endswith("_ref.py")
+        if (name := SOURCE_PREFIX + file.name) not in claimed
+    )
+
+
 def _head(path: Path) -> mail.Head:
     try:
         return mail.parse_head(path.read_bytes())

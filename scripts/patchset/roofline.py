@@ -13,12 +13,7 @@ from .kernelbench import INDEXER, ROOT, work
 
 PAGE = ROOT / "docs" / "roofline.md"
 MEASURED = (
-    ROOT
-    / "ci"
-    / "checkpoints"
-    / "raw"
-    / "h200-kernels"
-    / "h200-bench-kernel.json"
+    ROOT / "ci" / "checkpoints" / "raw" / "h200-kernels" / "h200-bench-kernel.json"
 )
 
 # RTX PRO 6000 Blackwell. Bandwidth: vendor's 1,792 GB/s, of which real kernels reach 86-87 % on the RTX

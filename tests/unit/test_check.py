@@ -80,6 +80,29 @@ def test_kernels(proven):
     assert code == Exit.PATCH and "which is not there" in red["kernels"][0]
 
 
+def test_a_kernel_file_that_no_patch_is_made_from(proven):
+    kernels = proven.wheel.parent / "kernels"
+    (kernels / "config_ref.py").write_text("WIDTH = 4\n")
+    assert check(proven)[1] == {}
+    (kernels / "extra.py").write_text("WIDTH = 4\n")
+    code, red = check(proven)
+    assert code == Exit.PATCH
+    assert red == {
+        "kernels": [
+            "kernels/extra.py is in no patch: name it in the Generated-From of one"
+        ]
+    }
+
+
+@pytest.mark.parametrize("name", ["0020-environ"])
+def test_a_patch_that_cannot_be_exported_hides_no_other_finding(proven, name):
+    edit(proven.patches / f"{name}.patch", f"Patch: {name}\n", "")
+    code, red = check(proven)
+    assert code == Exit.PATCH
+    assert f"{name}: no trailer Patch:" in red["lint"]
+    assert "round trip" in red and "CHECKPOINTS.md" in red
+
+
 def test_drift_guard(proven):
     (proven.patches / "hooks.toml").write_text(
         '[[hook]]\npatch = "0020-environ"\nfile = "python/sglang/__init__.py"\n'
