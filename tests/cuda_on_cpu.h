@@ -1,0 +1,257 @@
+// Runs a CUDA kernel's own source on the CPU, one block after another, as the Triton interpreter does.
+//
+// A thread is a fiber; the fibers of a block take turns and switch only at barriers and warp exchanges.
+// A barrier that some thread never reaches is reported and not waited for. Reads through __ldg and
+// __ldcg are checked against the ranges that the test allows.
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __shared__
+#define __noinline__
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+
+inline int4 shared_memory[8192];  // 128 KB
+
+namespace on_cpu {
+
+constexpr int STACK = 64 * 1024;
+
+struct Index {
+  unsigned x, y, z;
+};
+
+struct Barrier {
+  int arrived = 0;
+  unsigned passed = 0;
+};
+
+struct Warp {
+  Barrier barrier;
+  int64_t value[2][32];
+};
+
+struct Fiber {
+  Index thread;
+  ucontext_t entry;
+  jmp_buf resume;
+  std::unique_ptr<char[]> stack;
+  bool started = false, done = false;
+  const Barrier* waits_for = nullptr;
+  unsigned waits_since = 0;
+  unsigned exchanges = 0;
+};
+
+struct Range {
+  uintptr_t begin, end;
+};
+
+inline std::vector<Fiber> fibers;
+inline std::vector<Warp> warps;
+inline std::vector<Range> readable;
+inline Barrier block_barrier;
+inline Fiber* current;
+inline jmp_buf scheduler;
+inline ucontext_t scheduler_entry;
+inline Index block, grid, block_size;
+inline int bad_reads;
+inline void (*body)();
+
+inline void yield() {
+  if (_setjmp(current->resume) == 0) _longjmp(scheduler, 1);
+}
+
+inline void wait(Barrier& barrier, int members) {
+  if (++barrier.arrived == members) {
+    barrier.arrived = 0;
+    ++barrier.passed;
+    return;
+  }
+  current->waits_for = &barrier;
+  current->waits_since = barrier.passed;
+  yield();
+}
+
+// Every lane's value, as seen by every lane.
+inline const int64_t* exchange(int64_t mine) {
+  Warp& warp = warps[current->thread.x / 32];
+  int64_t* values = warp.value[current->exchanges++ % 2];
+  values[current->thread.x % 32] = mine;
+  wait(warp.barrier, 32);
+  return values;
+}
+
+inline void run_fiber() {
+  body();
+  current->done = true;
+  _longjmp(scheduler, 1);
+}
+
+inline void start(Fiber& fiber) {
+  getcontext(&fiber.entry);
+  fiber.entry.uc_stack = {fiber.stack.get(), 0, STACK};
+  fiber.entry.uc_link = nullptr;
+  makecontext(&fiber.entry, run_fiber, 0);
+  fiber.started = true;
+  setcontext(&fiber.entry);
+}
+
+inline void step(Fiber& fiber) {
+  current = &fiber;
+  fiber.waits_for = nullptr;
+  if (_setjmp(scheduler) == 0) {
+    if (fiber.started) _longjmp(fiber.resume, 1);
+    start(fiber);
+  }
+}
+
+// False when the threads left wait for each other.
+inline bool run_block(unsigned index, int threads) {
+  block = {index, 0, 0};
+  block_barrier = {};
+  warps.assign(threads / 32, {});
+  for (int i = 0; i < threads; ++i) {
+    fibers[i].thread = {unsigned(i), 0, 0};
+    fibers[i].started = fibers[i].done = false;
+    fibers[i].waits_for = nullptr;
+    fibers[i].exchanges = 0;
+  }
+  while (true) {
+    bool moved = false, left = false;
+    for (Fiber& fiber : fibers) {
+      if (fiber.done) continue;
+      left = true;
+      if (fiber.waits_for && fiber.waits_for->passed == fiber.waits_since) continue;
+      moved = true;
+      step(fiber);
+    }
+    if (!left) return true;
+    if (!moved) return false;
+  }
+}
+
+inline void check_read(const void* address, size_t size) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  for (const Range& range : readable) {
+    if (range.begin <= begin && begin + size <= range.end) return;
+  }
+  bad_reads += !readable.empty();
+}
+
+template <class... Args, size_t... I>
+void bind(void (*kernel)(Args...), void** args, std::index_sequence<I...>) {
+  static void (*bound_kernel)(Args...);
+  static void** bound_args;
+  bound_kernel = kernel;
+  bound_args = args;
+  body = [] { bound_kernel(*static_cast<std::remove_reference_t<Args>*>(bound_args[I])...); };
+}
+
+template <class... Args>
+void bind(void (*kernel)(Args...), void** args) {
+  bind(kernel, args, std::index_sequence_for<Args...>{});
+}
+
+// -1: a barrier was not reached by all; else how many reads were outside the readable ranges.
+template <class Kernel>
+int run(Kernel kernel, int blocks, int threads, const int* order, void** args, const Range* ranges, int count) {
+  grid = {unsigned(blocks), 1, 1};
+  block_size = {unsigned(threads), 1, 1};
+  readable.assign(ranges, ranges + count);
+  bad_reads = 0;
+  fibers.clear();
+  fibers.resize(threads);
+  for (Fiber& fiber : fibers) fiber.stack.reset(new char[STACK]);
+  bind(kernel, args);
+  for (int i = 0; i < blocks; ++i) {
+    if (!run_block(order[i], threads)) return -1;
+  }
+  return bad_reads;
+}
+
+}  // namespace on_cpu
+
+#define threadIdx on_cpu::current->thread
+#define blockIdx on_cpu::block
+#define gridDim on_cpu::grid
+#define blockDim on_cpu::block_size
+
+inline void __syncthreads() { on_cpu::wait(on_cpu::block_barrier, on_cpu::block_size.x); }
+inline void __threadfence() {}
+
+inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
+
+template <class T>
+T __ldg(const T* address) {
+  on_cpu::check_read(address, sizeof(T));
+  return *address;
+}
+
+template <class T>
+T __ldcg(const T* address) {
+  on_cpu::check_read(address, sizeof(T));
+  return *address;
+}
+
+template <class T>
+T atomicAdd(T* address, T value) {
+  const T before = *address;
+  *address = before + value;
+  return before;
+}
+
+inline unsigned __ballot_sync(unsigned, bool mine) {
+  const int64_t* values = on_cpu::exchange(mine);
+  unsigned word = 0;
+  for (int i = 0; i < 32; ++i) word |= unsigned(values[i] != 0) << i;
+  return word;
+}
+
+inline int __shfl_up_sync(unsigned, int mine, int step) {
+  const int lane = threadIdx.x % 32;
+  return int(on_cpu::exchange(mine)[lane < step ? lane : lane - step]);
+}
+
+inline int __shfl_xor_sync(unsigned, int mine, int mask) {
+  const int lane = threadIdx.x % 32;
+  return int(on_cpu::exchange(mine)[lane ^ mask]);
+}
+
+inline int __reduce_add_sync(unsigned, int mine) {
+  const int64_t* values = on_cpu::exchange(mine);
+  int64_t sum = 0;
+  for (int i = 0; i < 32; ++i) sum += values[i];
+  return int(sum);
+}
+
+inline int __reduce_min_sync(unsigned, int mine) {
+  const int64_t* values = on_cpu::exchange(mine);
+  int64_t best = values[0];
+  for (int i = 1; i < 32; ++i) best = values[i] < best ? values[i] : best;
+  return int(best);
+}
+
+inline int __reduce_max_sync(unsigned, int mine) {
+  const int64_t* values = on_cpu::exchange(mine);
+  int64_t best = values[0];
+  for (int i = 1; i < 32; ++i) best = values[i] > best ? values[i] : best;
+  return int(best);
+}

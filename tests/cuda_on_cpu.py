@@ -1,0 +1,69 @@
+"""Run a ``CudaLaunch`` on the CPU: the kernel's own source under ``cuda_on_cpu.h``."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Optional, Sequence
+
+import torch
+
+HEADER = Path(__file__).with_name("cuda_on_cpu.h")
+COMPILER = "g++"
+
+
+def run(
+    launch,
+    *,
+    order: Optional[Sequence[int]] = None,
+    readable: Sequence[torch.Tensor] = (),
+) -> None:
+    """Run the blocks of ``launch`` one after another, in ``order`` (ascending when None).
+
+    ``readable``: contiguous tensors that the kernel's read-only loads may touch; any when empty.
+    Raises AssertionError when a barrier is not reached by all threads, or on a read outside.
+    """
+    blocks = list(range(launch.grid)) if order is None else list(order)
+    assert sorted(blocks) == list(range(launch.grid))
+    ranges = [
+        address
+        for tensor in readable
+        for address in (
+            tensor.data_ptr(),
+            tensor.data_ptr() + tensor.numel() * tensor.element_size(),
+        )
+    ]
+    status = _entry(launch.kernel)(
+        launch.grid,
+        launch.block,
+        (ctypes.c_int * len(blocks))(*blocks),
+        (ctypes.c_void_p * 1)(ctypes.addressof(launch.argument)),
+        (ctypes.c_size_t * len(ranges))(*ranges),
+        len(ranges) // 2,
+    )
+    assert status >= 0, "a barrier was not reached by all threads of a block"
+    assert status == 0, f"{status} reads outside what the arguments allow"
+
+
+@lru_cache(maxsize=None)
+def _entry(kernel):
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
+        source.write_text(
+            f'#include "{HEADER}"\n#include "{kernel.source}"\n'
+            'extern "C" int run(int blocks, int threads, const int* order, void** args,'
+            " const on_cpu::Range* ranges, int count) {\n"
+            f"  return on_cpu::run({kernel.name}, blocks, threads, order, args, ranges, count);\n"
+            "}\n"
+        )
+        constants = [f"-D{name}={value}" for name, value in kernel.constants]
+        command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", *constants]
+        done = subprocess.run(
+            [*command, str(source), "-o", str(library)], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"{COMPILER} failed:\n{done.stderr[-4000:]}")
+        return ctypes.CDLL(str(library)).run
