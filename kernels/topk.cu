@@ -12,7 +12,7 @@ constexpr int QUADS = TILE / 4 / THREADS;
 constexpr int BINS_PER_THREAD = (1 << LOG_BINS) / THREADS;
 constexpr int FEW = 4 * THREADS < 2048 ? 4 * THREADS : 2048;
 constexpr int UNIT = 4 * THREADS;
-constexpr int UNITS_AT_ONCE = 2048 / THREADS;
+constexpr int UNITS_AT_ONCE = 8;
 constexpr int RANKED = 32;
 constexpr unsigned ALL = 0xffffffffu;
 constexpr int LOWEST = -2147483647 - 1;
@@ -115,7 +115,7 @@ struct Source {
 
   __device__ int count() const { return listed ? TILE : length; }
 
-  __device__ int index(const Shared& s, int position) const {
+  __device__ int index(const Shared& s, unsigned position) const {
     return listed ? s.chosen[position / GROUP] * GROUP + position % GROUP : position;
   }
 
@@ -124,11 +124,20 @@ struct Source {
   template <int N>
   __device__ void load(const Shared& s, int first, int used, int4 (&keys)[N]) const {
     const bool aligned = reinterpret_cast<unsigned long long>(row) % 16 == 0;
+    const unsigned position = 4 * first;
     int at[N];
 #pragma unroll
+    for (int i = 0; i < N; ++i) at[i] = position + i * UNIT;
+    if (listed) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        at[i] = s.chosen[position / GROUP + i * (UNIT / GROUP)] * GROUP + position % GROUP;
+      }
+    }
+#pragma unroll
     for (int i = 0; i < N; ++i) {
+      if (i >= used) at[i] = length;
       keys[i] = {LOWEST, LOWEST, LOWEST, LOWEST};
-      at[i] = i < used ? index(s, 4 * (first + i * THREADS)) : length;
       if (aligned && at[i] + 4 <= length) keys[i] = __ldcg(reinterpret_cast<const int4*>(row + at[i]));
     }
 #pragma unroll
@@ -331,8 +340,9 @@ __device__ int located(int page, int index, int page_bits) {
 
 // How many keys of the boundary come before this one: larger ones, and equal ones of a lower index. They
 // are at most RANKED, and listed in any order.
-__device__ int rank(const Shared& s, int key, int index, int held) {
+__device__ __noinline__ int rank(const Shared& s, int key, int index, int held) {
   int better = 0;
+#pragma unroll 1
   for (int i = 0; i < held; ++i) {
     const int other = s.ranked_keys[i];
     better += other > key || (other == key && s.ranked_indices[i] < index);
@@ -433,6 +443,7 @@ __device__ __noinline__ int select(Shared& s, int row, Source source, int floor)
 __device__ __noinline__ void write_outer_maxima(const int* inner, int* outer, int count) {
   for (int group = threadIdx.x; group * GROUP < count; group += THREADS) {
     int best = LOWEST;
+#pragma unroll 4
     for (int i = group * GROUP; i < min((group + 1) * GROUP, count); ++i) best = max(best, __ldcg(inner + i));
     outer[group] = best;
   }
@@ -476,14 +487,15 @@ __device__ void write_all(const Rows& rows, int row, int length) {
   }
 }
 
-// The largest keys of the groups of N units from `base` on.
+// The largest keys of the groups of the first `used` of N units from `base` on.
 template <int N>
-__device__ void write_maxima_of_units(const Shared& s, const Source& source, int* maxima, int base) {
+__device__ void write_maxima_of_units(const Shared& s, const Source& source, int* maxima, int base, int used) {
   constexpr int LANES = GROUP / 4;
   int4 keys[N];
-  source.load(s, base / 4 + threadIdx.x, N, keys);
+  source.load(s, base / 4 + threadIdx.x, used, keys);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
+    if (i >= used) break;
     int best = largest(keys[i]);
 #pragma unroll
     for (int step = 1; step < LANES; step *= 2) best = max(best, __shfl_xor_sync(ALL, best, step));
@@ -492,12 +504,14 @@ __device__ void write_maxima_of_units(const Shared& s, const Source& source, int
   }
 }
 
-__device__ __noinline__ void write_maxima(
-    const Shared& s, Source source, int* maxima, int unit, int stop) {
-  for (; unit + UNITS_AT_ONCE <= stop; unit += UNITS_AT_ONCE) {
-    write_maxima_of_units<UNITS_AT_ONCE>(s, source, maxima, unit * UNIT);
+__device__ __noinline__ void write_maxima(const Shared& s, Source source, int* maxima, int unit, int stop) {
+  if (unit + 1 == stop) {
+    write_maxima_of_units<1>(s, source, maxima, unit * UNIT, 1);
+    return;
   }
-  for (; unit < stop; ++unit) write_maxima_of_units<1>(s, source, maxima, unit * UNIT);
+  for (; unit < stop; unit += UNITS_AT_ONCE) {
+    write_maxima_of_units<UNITS_AT_ONCE>(s, source, maxima, unit * UNIT, min(stop - unit, UNITS_AT_ONCE));
+  }
 }
 
 // Count `units` more of the row as done. True for the program that completes it: it sees all maxima.
@@ -527,6 +541,7 @@ __device__ void do_share(Shared& s, const Rows& rows) {
   int length = int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
   int units = units_in(length);
   int later = 0, total_later = 0, total;
+#pragma unroll 1
   for (int row = threadIdx.x + THREADS; row < rows.batch; row += THREADS) later += units_in(rows.length(row));
   int start = sum_before(s, units, total);
   int end = total;

@@ -1,6 +1,6 @@
-"""Compile a kernel's own ``Launch`` for a GPU that is not there, and read what came out.
+"""Compile a kernel's own launch for a GPU that is not there, and read what came out.
 
-Triton's JIT runs as in serving (same binder, so the same specialisation); only its driver is replaced
+A kernel in CUDA C++ is compiled by NVRTC, as in serving. Triton's JIT runs as in serving (same binder, so the same specialisation); only its driver is replaced
 by one that names the wanted target. The machine code is then read with the tools of the triton wheel.
 """
 
@@ -103,6 +103,32 @@ def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:
         forbidden=tuple(sorted(set(re.findall(r"wgmma|tcgen05|multicast", ptx)))),
         byte_loads=len(re.findall(r"\bld\.global\.\S*[bus]8\b", ptx)),
         async_copies=len(re.findall(r"\bcp\.async\.c[ag]\.", ptx)),
+    )
+
+
+def compile_cuda_for(launch, arch: int) -> Machine:
+    """Compile a ``CudaLaunch`` for ``arch`` and read registers, stack, shared memory and instructions.
+
+    Spills are on the stack, so they count there.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        cubin_file = Path(folder, "k.cubin")
+        cubin_file.write_bytes(launch.kernel.cubin(arch))
+        report = _run(TOOLS / "cuobjdump", "--dump-resource-usage", cubin_file)
+        # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same.
+        sass = _run(TOOLS / "nvdisasm", cubin_file) if arch != 121 else ""
+    stack = _number(r"STACK:(\d+)", report) + _number(r"LOCAL:(\d+)", report)
+    return Machine(
+        arch=arch,
+        registers=_number(r"REG:(\d+)", report),
+        spill_bytes=stack,
+        stack_bytes=stack,
+        shared=launch.kernel.shared_bytes + _number(r"SHARED:(\d+)", report),
+        num_warps=launch.block // 32,
+        mma=_count(r"\b([A-Z]*MMA\.\S+)", sass),
+        forbidden=tuple(sorted(set(re.findall(r"HGMMA|UTC\w*MMA|UCGABAR", sass)))),
+        byte_loads=len(re.findall(r"\bLDG\.E\.[US]8\b", sass)),
+        async_copies=len(re.findall(r"\bLDGSTS\b", sass)),
     )
 
 

@@ -1,16 +1,17 @@
 // Runs a CUDA kernel's own source on the CPU, one block after another, as the Triton interpreter does.
 //
-// A thread is a fiber; the fibers of a block take turns and switch only at barriers and warp exchanges.
-// A barrier that some thread never reaches is reported and not waited for. Reads through __ldg and
+// A thread is a fiber; the fibers of a block take turns, in a random order, and switch only at barriers and
+// warp exchanges: what one thread reads of another's without a barrier between comes out wrong sooner or
+// later. A barrier that some thread never reaches is reported and not waited for. Reads through __ldg and
 // __ldcg are checked against the ranges that the test allows.
 
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,8 @@ struct Range {
 };
 
 inline std::vector<Fiber> fibers;
+inline std::vector<int> turns;
+inline std::mt19937 dice;
 inline std::vector<Warp> warps;
 inline std::vector<Range> readable;
 inline Barrier block_barrier;
@@ -132,7 +135,9 @@ inline bool run_block(unsigned index, int threads) {
   }
   while (true) {
     bool moved = false, left = false;
-    for (Fiber& fiber : fibers) {
+    std::shuffle(turns.begin(), turns.end(), dice);
+    for (int turn : turns) {
+      Fiber& fiber = fibers[turn];
       if (fiber.done) continue;
       left = true;
       if (fiber.waits_for && fiber.waits_for->passed == fiber.waits_since) continue;
@@ -168,7 +173,9 @@ void bind(void (*kernel)(Args...), void** args) {
 
 // -1: a barrier was not reached by all; else how many reads were outside the readable ranges.
 template <class Kernel>
-int run(Kernel kernel, int blocks, int threads, const int* order, void** args, const Range* ranges, int count) {
+int run(
+    Kernel kernel, int blocks, int threads, const int* order, void** args, const Range* ranges, int count,
+    unsigned seed) {
   grid = {unsigned(blocks), 1, 1};
   block_size = {unsigned(threads), 1, 1};
   readable.assign(ranges, ranges + count);
@@ -176,6 +183,9 @@ int run(Kernel kernel, int blocks, int threads, const int* order, void** args, c
   fibers.clear();
   fibers.resize(threads);
   for (Fiber& fiber : fibers) fiber.stack.reset(new char[STACK]);
+  turns.resize(threads);
+  for (int i = 0; i < threads; ++i) turns[i] = i;
+  dice.seed(seed);
   bind(kernel, args);
   for (int i = 0; i < blocks; ++i) {
     if (!run_block(order[i], threads)) return -1;

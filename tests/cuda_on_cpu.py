@@ -20,9 +20,11 @@ def run(
     *,
     order: Optional[Sequence[int]] = None,
     readable: Sequence[torch.Tensor] = (),
+    seed: int = 0,
 ) -> None:
     """Run the blocks of ``launch`` one after another, in ``order`` (ascending when None).
 
+    ``seed``: of the order in which the threads of a block take turns.
     ``readable``: contiguous tensors that the kernel's read-only loads may touch; any when empty.
     Raises AssertionError when a barrier is not reached by all threads, or on a read outside.
     """
@@ -43,6 +45,7 @@ def run(
         (ctypes.c_void_p * 1)(ctypes.addressof(launch.argument)),
         (ctypes.c_size_t * len(ranges))(*ranges),
         len(ranges) // 2,
+        seed % 2**32,
     )
     assert status >= 0, "a barrier was not reached by all threads of a block"
     assert status == 0, f"{status} reads outside what the arguments allow"
@@ -55,8 +58,8 @@ def _entry(kernel):
         source.write_text(
             f'#include "{HEADER}"\n#include "{kernel.source}"\n'
             'extern "C" int run(int blocks, int threads, const int* order, void** args,'
-            " const on_cpu::Range* ranges, int count) {\n"
-            f"  return on_cpu::run({kernel.name}, blocks, threads, order, args, ranges, count);\n"
+            " const on_cpu::Range* ranges, int count, unsigned seed) {\n"
+            f"  return on_cpu::run({kernel.name}, blocks, threads, order, args, ranges, count, seed);\n"
             "}\n"
         )
         constants = [f"-D{name}={value}" for name, value in kernel.constants]

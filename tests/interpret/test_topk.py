@@ -34,7 +34,9 @@ def run(inputs, workspace=None, order=None):
         workspace.maxima.fill_(GARBAGE)
     launch = plan(*inputs, workspace=workspace)
     readable = [*inputs.readable(), workspace.maxima]
-    cuda_on_cpu.run(launch, order=order, readable=readable)
+    cuda_on_cpu.run(
+        launch, order=order, readable=readable, seed=random.randrange(2**32)
+    )
     assert not workspace.arrived.any(), "the workspace was not left zero"
     return inputs.out_page_indices, inputs.out_raw_indices
 

@@ -1,0 +1,78 @@
+"""The top-k kernel, compiled by NVRTC for sm_120 and sm_121 without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compile_gate import compile_cuda_for
+from kernels import topk
+from kernels.config import SM120
+from topk_cases import TopkCase, make_topk
+
+pytest.importorskip(
+    "cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc"
+)
+
+
+def launch(k: int, **changes):
+    case = replace(TopkCase("aot", (700, 20_000), 20_032, k=k), **changes)
+    inputs = make_topk(case)
+    workspace = topk.topk_workspace(*inputs.scores.shape, k, "cpu")
+    return topk.plan(*inputs, workspace=workspace)
+
+
+@pytest.mark.parametrize("arch", (120, 121))
+@pytest.mark.parametrize("k", sorted(topk.CONFIGS))
+def test_fits_the_card(k, arch, report):
+    machine = compile_cuda_for(launch(k), arch)
+    resident = SM120.blocks_resident(
+        machine.registers, machine.shared, machine.num_warps
+    )
+    report.row(f"top-k, K {k}", machine, resident)
+    assert machine.shared <= SM120.shared_per_block
+    assert machine.stack_bytes == 0
+    assert not machine.forbidden and not machine.mma
+    assert resident >= topk.CONFIGS[k].programs_per_sm
+
+
+@pytest.mark.parametrize("arch", (80, 89, 90, 100))
+def test_compiles_on_the_other_cards_that_the_flag_allows(arch):
+    assert compile_cuda_for(launch(512), arch).stack_bytes == 0
+
+
+def test_the_shared_memory_that_the_launch_asks_for_is_what_the_kernel_declares():
+    """One byte less must not compile."""
+    kernel = launch(512).kernel
+    less = {name: value for name, value in kernel.constants} | {
+        "SHARED_BYTES": kernel.shared_bytes - 16
+    }
+    with pytest.raises(RuntimeError, match="what the launch asks for"):
+        replace(kernel, constants=tuple(less.items())).cubin(120)
+
+
+def test_one_kernel_over_lengths_widths_batches_strides_and_pages():
+    """K alone decides what is compiled; everything else is read at run time."""
+    kernels = set()
+    for batch in (1, 2, 17, 64):
+        for width in (64, 600, 2_048, 20_032, 262_208):
+            for changes in (
+                dict(),
+                dict(row_padding=3, offset=1, lens_2d=False),
+                dict(page_size=256, sliced_table=True, raw=False),
+            ):
+                lens = (min(width, 600),) * batch
+                kernels.add(launch(512, lens=lens, width=width, **changes).kernel)
+    assert len(kernels) == 1
+
+
+def test_the_gate_sees_spills():
+    kernel = launch(512).kernel
+    squeezed = {name: value for name, value in kernel.constants} | {
+        "PROGRAMS_PER_SM": 3
+    }
+    tight = replace(
+        launch(512), kernel=replace(kernel, constants=tuple(squeezed.items()))
+    )
+    assert compile_cuda_for(tight, 120).stack_bytes > 0
