@@ -250,6 +250,21 @@ def test_bad_input_is_named_and_nothing_is_written(what):
     assert (inputs.out_page_indices == UNWRITTEN).all()
 
 
+@pytest.mark.parametrize("k,limit", [(512, 2**24), (1024, 2**22)])
+def test_a_row_too_wide_for_two_levels_of_maxima_is_refused(k, limit):
+    inputs = make_topk(TopkCase("wide", (3,), 64, k=k))
+    for width, fits in ((limit, True), (limit + 1, False)):
+        changed = inputs._replace(
+            scores=torch.empty(1, width),
+            page_table=torch.empty(1, 17, dtype=torch.int32),
+            page_size=2**20,
+        )
+        workspace = topk_workspace(1, 64, k, "cpu")
+        what = "workspace.maxima size" if fits else "scores shape"
+        with pytest.raises(ValueError, match=what):
+            plan(*changed, workspace=workspace)
+
+
 def test_a_cpu_tensor_is_refused_by_name():
     inputs = make_topk(TopkCase("cpu", (3,), 64))
     with pytest.raises(ValueError, match="scores device: expected .*CUDA"):
