@@ -19,7 +19,11 @@ def main(argv: list[str]) -> int:
         description="Time the kernels against the stock functions on this machine's GPU. "
         "PYTHON names the interpreter that has torch and triton (default: python3).",
     )
-    parser.add_argument("what", choices=["kernel"])
+    parser.add_argument(
+        "what",
+        choices=["kernel", "roofline"],
+        help="kernel: time them here; roofline: render docs/roofline.md (no GPU needed)",
+    )
     parser.add_argument(
         "--case",
         action="append",
@@ -34,15 +38,15 @@ def main(argv: list[str]) -> int:
     )
     arguments = parser.parse_args(argv)
     try:
-        return _kernel(arguments)
+        return _run(arguments)
     except Failure as failure:
         print("\n".join(failure.lines()), file=sys.stderr)
         return int(failure.code)
 
 
-def _kernel(arguments: argparse.Namespace) -> int:
+def _run(arguments: argparse.Namespace) -> int:
     try:
-        from . import kernelbench
+        from . import kernelbench, roofline
     except ModuleNotFoundError as missing:
         if missing.name not in ("torch", "triton"):
             raise
@@ -51,8 +55,11 @@ def _kernel(arguments: argparse.Namespace) -> int:
             f"this Python has no {missing.name}",
             where=sys.executable,
             state="nothing was measured",
-            next="PYTHON=/path/to/python scripts/bench.sh kernel, with one that serves SGLang",
+            next=f"PYTHON=/path/to/python scripts/bench.sh {arguments.what}, with one that serves SGLang",
         ) from None
+    if arguments.what == "roofline":
+        roofline.write()
+        return int(Exit.DONE)
     return kernelbench.run(arguments.case, arguments.out, arguments.samples)
 
 

@@ -1,7 +1,6 @@
 """Render docs/roofline.md: what the kernels should take on an RTX PRO 6000, which nobody has measured.
 
-`PYTHONPATH=scripts python -m patchset.roofline` writes the page; a test compares. Needs torch, for the
-shapes are those that the benchmark runs.
+The shapes are those that the benchmark runs, so this needs torch.
 """
 
 from __future__ import annotations
@@ -22,6 +21,13 @@ BANDWIDTH = 0.85 * 1_792e9
 FP8 = 830e12
 
 
+def write() -> None:
+    """Write the page."""
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(render())
+    print(f"written {PAGE}")
+
+
 def render() -> str:
     """The page as text."""
     record = json.loads(MEASURED.read_text())
@@ -32,7 +38,7 @@ def render() -> str:
     lines = [
         "# Predicted times on an RTX PRO 6000 (sm_120)",
         "",
-        "Rendered by `python -m patchset.roofline`. **Predictions, not measurements**: no such card was",
+        "Rendered by `scripts/bench.sh roofline`. **Predictions, not measurements**: no such card was",
         "available. A time is the larger of two bounds plus a fixed part:",
         "",
         "- bytes that must move (each key and scale once, each score written once) at 85 % of 1,792 GB/s;",
@@ -62,8 +68,3 @@ def render() -> str:
             f" {compute:,.1f} | {bound} | {max(memory, compute) + overhead:,.1f} | {h200} |"
         )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(render())

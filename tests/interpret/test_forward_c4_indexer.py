@@ -10,6 +10,7 @@ import torch
 
 import sglang_tree
 from cases import IndexerCase, make_indexer
+from kernels.topk_ref import topk_page_indices_ref
 
 TOPK = 512
 
@@ -20,6 +21,7 @@ def environment(monkeypatch):
         "SGLANG_SM120_INDEXER",
         "SGLANG_SM120_PREFILL",
         "SGLANG_SM120_LOGITS_MB",
+        "SGLANG_SM120_TOPK",
         "SGLANG_OPT_USE_TILELANG_INDEXER",
     ):
         monkeypatch.delenv(name, raising=False)
@@ -38,9 +40,9 @@ def a_card_of_capability_12():
         yield
 
 
-def selection(inputs) -> tuple[torch.Tensor, str, int]:
-    """Run one layer's indexer; returns the selected token ids [B, 512], sorted, whose logits function
-    ran, and how often."""
+def selection(inputs, change=None) -> tuple[torch.Tensor, str, int]:
+    """Run one layer's indexer, its module first handed to ``change``; returns the selected token ids
+    [B, 512], sorted, whose logits function ran, and how often."""
     names = ("layers.attention.dsv4.indexer", "layers.attention.dsv4.metadata")
     with sglang_tree.modules(*names) as (indexer, metadata):
         q, kv, weights, lens, table, _, _ = inputs
@@ -81,6 +83,8 @@ def selection(inputs) -> tuple[torch.Tensor, str, int]:
             used.append("ours")
             return ours(*args, **kwargs)
 
+        if change is not None:
+            change(indexer)
         indexer.fp8_paged_mqa_logits_torch_sm120 = stock
         hook.paged_mqa_logits = kernel
         Backend().forward_c4_indexer(
@@ -138,3 +142,48 @@ def test_rows_in_blocks_select_what_all_rows_at_once_select(
     assert torch.equal(in_blocks, at_once)
     monkeypatch.setenv("SGLANG_SM120_PREFILL", "off")
     assert selection(inputs)[2] == 1
+
+
+def exact(scores, seq_lens, page_table, out, page_size, raw=None):
+    """The reference in the place of a top-k kernel that needs a GPU."""
+    chosen = topk_page_indices_ref(
+        scores, seq_lens, page_table, out.shape[1], page_size
+    )
+    out.copy_(chosen.page_indices)
+    if raw is not None:
+        raw.copy_(chosen.raw_indices)
+
+
+@pytest.mark.parametrize("torch_topk", ["0", "1"])
+@pytest.mark.parametrize("topk", ["off", "on", "auto"])
+@pytest.mark.parametrize("indexer", ["off", "on"])
+@pytest.mark.parametrize("budget", ["512", "1"])
+def test_every_combination_selects_the_same_keys(
+    monkeypatch, indexer, topk, torch_topk, budget, seed
+):
+    case = IndexerCase("combined", (700, 3, 600, 513, 512, 0), 1024, tail="valid")
+    inputs = make_indexer(case, seed=seed)
+    want = selection(inputs)[0]
+    monkeypatch.setenv("SGLANG_SM120_INDEXER", indexer)
+    monkeypatch.setenv("SGLANG_SM120_TOPK", topk)
+    monkeypatch.setenv("SGLANG_TOPK_TRANSFORM_512_TORCH", torch_topk)
+    monkeypatch.setenv("SGLANG_SM120_LOGITS_MB", budget)
+    used = []
+
+    def named(name):
+        def select(*args):
+            used.append(name)
+            exact(*args)
+
+        return select
+
+    def replace(indexer_module):
+        indexer_module.topk_transform_512 = named("stock")
+        indexer_module.sm120_topk.select = named("ours")
+
+    selected, path, _ = selection(inputs, replace)
+    assert torch.equal(selected, want)
+    assert path == {"off": "stock", "on": "ours"}[indexer]
+    # The torch version of the user comes first; beside "on" the server does not start.
+    expected = set() if torch_topk == "1" else {"stock" if topk == "off" else "ours"}
+    assert set(used) == expected

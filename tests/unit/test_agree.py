@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -193,7 +194,9 @@ def test_the_way_out_of_a_refusal_works_as_it_is_printed(place):
     lines = [line.partition(": ")[2] for line in told.strip().splitlines()]
     env = environment({"GIT_CONFIG_GLOBAL": os.devnull, **WHO})
     for line in lines:
-        line = line.replace(_script(line), " ".join(command("apply")))
+        if "apply.sh" in line:
+            _script, *options = shlex.split(line)
+            line = shlex.join([*command("apply"), *options])
         assert (
             subprocess.run(line, shell=True, env=env, cwd=os.getcwd()).returncode == 0
         )
@@ -201,10 +204,6 @@ def test_the_way_out_of_a_refusal_works_as_it_is_printed(place):
     assert (place.tree / "python/sglang/__init__.py").read_text() == "mine = 1\n"
     done = place.export()
     assert done.returncode == 0 and "written    0040-mine.patch" in done.stdout
-
-
-def _script(line: str) -> str:
-    return next((word for word in line.split() if word.endswith("apply.sh")), "\0")
 
 
 def test_exported_commits_are_not_in_the_way_of_a_new_tree(place):

@@ -65,7 +65,7 @@ def test_the_success_line_too(small, own_tree, tmp_path):
     line = ("--patches", small.patches, "--wheel", small.wheel, "--to", own_tree)
     done = patchset("apply", *line, cwd=tmp_path)
     (last,) = [each for each in done.stdout.splitlines() if each.startswith("next")]
-    assert Path(last.split()[1]) == ROOT / "scripts" / "test.sh"
+    assert Path(shlex.split(last)[1]) == ROOT / "scripts" / "test.sh"
 
 
 def test_a_wheel_that_is_not_there_keeps_the_other_options(small, tmp_path):

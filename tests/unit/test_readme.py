@@ -102,3 +102,33 @@ def test_the_servers_answers_are_what_the_readme_says():
     assert sum(long) == 20
     assert not any(ok for ok, is_long in zip(right, long) if is_long)
     assert all(ok for ok, is_long in zip(right, long) if not is_long)
+
+
+TOPK = json.loads((ROOT / "ci/checkpoints/raw/h200-topk/bench.json").read_text())
+
+
+def test_each_row_of_the_topk_table_is_what_the_raw_file_says():
+    measured = {row["shape"]: row for row in TOPK["runs"][0]["results"]}
+    rows = re.findall(
+        r"^\| ([\d,]+) x ([\d,]+) \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", README, re.M
+    )
+    assert len(rows) == 15
+    for batch, length, *stated in rows:
+        row = measured[f"{batch}:{length}".replace(",", "")]
+        ours, v1, v2, torch = (row["us"][arm][0] for arm in ("c0", "v1", "v2", "torch"))
+        assert stated == [f"{ours:.2f}", f"{v1:.2f}", f"{v2:.2f}", f"{torch:.1f}"]
+    assert all(row["ok"]["c0"] for row in measured.values() if "ok" in row)
+
+
+def test_the_recall_and_the_worst_distribution_are_what_the_raw_file_says():
+    measured = {row["shape"]: row for row in TOPK["runs"][0]["results"]}
+    close = measured["8:262144:n100"]
+    assert f"has {close['recall_v1']:.1%} of its".replace("%", " %") in README
+    assert f"and {close['recall_v2']:.1%} from v2".replace("%", " %") in README
+    times = [
+        row["us"]["c0"][0]
+        for shape, row in measured.items()
+        if re.match(r"1:262144(:|$)", shape)
+    ]
+    random = measured["1:262144"]["us"]["c0"][0]
+    assert 1.45 <= max(times) / random <= 1.5

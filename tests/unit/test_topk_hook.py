@@ -1,0 +1,119 @@
+"""Patch 0050's side: when the exact top-k runs, what a server refuses, which workspace a call gets."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+import sglang_tree
+
+HOOK = "layers.sm120.topk_hook"
+NAMES = ("SGLANG_SM120_TOPK", "SGLANG_TOPK_TRANSFORM_512_TORCH")
+
+
+@pytest.fixture
+def hook():
+    clean = {k: v for k, v in os.environ.items() if k not in NAMES}
+    with (
+        mock.patch.dict(os.environ, clean, clear=True),
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
+        sglang_tree.modules(HOOK) as (module,),
+    ):
+        yield module
+
+
+@pytest.mark.parametrize(
+    "flag,expected", [("auto", True), ("on", True), ("off", False)]
+)
+def test_the_flag(hook, flag, expected):
+    os.environ["SGLANG_SM120_TOPK"] = flag
+    assert hook.active() == expected
+
+
+def test_the_torch_version_of_the_user_comes_first(hook):
+    os.environ["SGLANG_TOPK_TRANSFORM_512_TORCH"] = "1"
+    assert not hook.active()
+    os.environ["SGLANG_SM120_TOPK"] = "on"
+    with pytest.raises(
+        RuntimeError, match="conflicts with SGLANG_TOPK_TRANSFORM_512_TORCH=1"
+    ):
+        hook.check(SimpleNamespace())
+
+
+def test_a_python_without_the_compiler_is_refused_at_start(hook):
+    with mock.patch.object(hook, "_has_compiler", return_value=False):
+        with pytest.raises(
+            RuntimeError, match="install SGLang's own requirement cuda-python"
+        ):
+            hook.check(SimpleNamespace())
+        os.environ["SGLANG_SM120_TOPK"] = "off"
+        hook.check(SimpleNamespace())
+
+
+@pytest.fixture
+def streams(hook):
+    """Calls of select on CPU tensors; returns (stream, capturing) setters and the workspaces given."""
+    state = SimpleNamespace(stream=1, capturing=False, given=[])
+
+    def kernel(*_args, workspace):
+        state.given.append(workspace)
+
+    def select(rows, width, k=512):
+        scores = torch.empty(rows, width, device="meta")
+        out = torch.empty(rows, k, dtype=torch.int32, device="meta")
+        hook.select(scores, None, None, out, 64)
+        return state.given[-1]
+
+    state.select = select
+    with (
+        mock.patch.object(hook, "topk_page_indices", kernel),
+        mock.patch(
+            "torch.cuda.current_stream",
+            lambda *_: SimpleNamespace(cuda_stream=state.stream),
+        ),
+        mock.patch("torch.cuda.is_current_stream_capturing", lambda: state.capturing),
+    ):
+        yield state
+
+
+def test_a_workspace_is_used_again_while_it_is_large_enough(streams):
+    first = streams.select(64, 262_144)
+    assert streams.select(64, 262_144) is first
+    assert streams.select(1, 100) is first
+    assert streams.select(32, 262_144) is first
+
+
+def test_one_that_is_too_small_is_replaced_and_kept_alive(hook, streams):
+    small = streams.select(8, 1_024)
+    large = streams.select(64, 262_144)
+    assert large is not small and large.arrived.numel() == 64
+    assert hook._outgrown == [small]
+    wide = streams.select(200, 1_024)
+    assert wide.arrived.numel() == 200
+    assert wide.maxima.numel() == large.maxima.numel()
+    assert streams.select(64, 262_144) is wide
+
+
+def test_streams_and_ks_do_not_share(streams):
+    first = streams.select(8, 100_000)
+    assert streams.select(8, 100_000, k=1_024) is not first
+    streams.stream = 2
+    assert streams.select(8, 100_000) is not first
+    streams.stream = 1
+    assert streams.select(8, 100_000) is first
+
+
+def test_what_is_made_inside_a_capture_belongs_to_that_graph(streams):
+    eager = streams.select(8, 1_024)
+    streams.capturing = True
+    assert streams.select(4, 1_024) is eager
+    captured = streams.select(64, 262_144)
+    assert captured is not eager
+    streams.capturing = False
+    assert streams.select(8, 1_024) is eager
+    assert streams.select(64, 262_144) is not captured
