@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Callable
+import os
+from typing import Callable, Optional
 
 from sglang.srt.environ import envs
 
+from . import prefill_hook
 from .dispatch import Route
 from .metadata import compression_metadata
 
@@ -21,12 +23,12 @@ def active() -> bool:
 
     Raises FlagError where SGLANG_SM120_METADATA=on cannot work.
     """
-    return ROUTE.active(envs.SGLANG_SM120_METADATA.get())
+    return ROUTE.active(envs.SGLANG_SM120_METADATA.get(), _reader_of_tails())
 
 
 def check(_server_args) -> None:
     """Raise FlagError where SGLANG_SM120_METADATA=on cannot work."""
-    ROUTE.choice(envs.SGLANG_SM120_METADATA.get())
+    ROUTE.choice(envs.SGLANG_SM120_METADATA.get(), _reader_of_tails())
 
 
 def pick(stock: Callable[..., tuple]) -> Callable[..., tuple]:
@@ -39,3 +41,13 @@ def _ours(
 ):
     assert compute_page_indices, "the attention backend always asks for the indices"
     return compression_metadata(seq_lens, positions, raw_out_loc, page_table, page_size)
+
+
+def _reader_of_tails() -> Optional[str]:
+    """A setting under which upstream reads the index table past the lengths, which we don't write."""
+    # Upstream reads this one from the environment itself, once, when its module is imported.
+    if os.environ.get("SGLANG_SM120_TRITON_FLASHMLA", "1") != "1":
+        return "SGLANG_SM120_TRITON_FLASHMLA=0 (it gathers the whole table)"
+    if not prefill_hook.chosen():
+        return "SGLANG_SM120_PREFILL not in use (sparse prefill reads the whole table)"
+    return None

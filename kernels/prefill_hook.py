@@ -11,7 +11,7 @@ from sglang.srt.environ import envs
 from .dispatch import FlagError, Route
 from .row_chunks import DeferredLogits, by_rows, rows_per_block
 
-__all__ = ["active", "by_rows", "check", "logits"]
+__all__ = ["active", "by_rows", "check", "chosen", "logits"]
 
 PAGE = 64
 
@@ -28,6 +28,11 @@ def active() -> bool:
     The first answer is logged. Raises FlagError where SGLANG_SM120_PREFILL=on cannot work.
     """
     return ROUTE.active(envs.SGLANG_SM120_PREFILL.get())
+
+
+def chosen() -> bool:
+    """As ``active``, without a log line."""
+    return ROUTE.choice(envs.SGLANG_SM120_PREFILL.get()).active
 
 
 def check(_server_args) -> None:

@@ -14,10 +14,10 @@ from .topk import TopkWorkspace, topk_page_indices, topk_workspace
 
 ROUTE = Route("SGLANG_SM120_TOPK", "top-k", "exact select in one launch")
 
-# One for each stream: launches of one stream never run side by side. A captured graph keeps the
-# addresses it was captured with, so a workspace that was outgrown is never given back.
+# One for each stream: launches of one stream never run side by side.
 _workspaces: dict[tuple[torch.device, int, int], TopkWorkspace] = {}
-_outgrown: list[TopkWorkspace] = []
+# A captured graph keeps the addresses it was captured with: what it uses is never given back.
+_captured: list[TopkWorkspace] = []
 
 
 def active() -> bool:
@@ -64,21 +64,31 @@ def _workspace(scores: torch.Tensor, k: int) -> TopkWorkspace:
     stream = torch.cuda.current_stream(scores.device).cuda_stream
     key = (scores.device, stream, k)
     kept = _workspaces.get(key)
+    capturing = torch.cuda.is_current_stream_capturing()
     if kept is not None:
         if kept.arrived.numel() >= rows and kept.maxima.numel() >= maxima:
+            if capturing and not any(kept is one for one in _captured):
+                _captured.append(kept)
             return kept
         rows = max(rows, kept.arrived.numel())
         maxima = max(maxima, kept.maxima.numel())
+    # Powers of two: prompts of growing length do not each need a new one.
     made = TopkWorkspace(
-        arrived=torch.zeros(rows, dtype=torch.int32, device=scores.device),
-        maxima=torch.empty(maxima, dtype=torch.int32, device=scores.device),
+        arrived=torch.zeros(
+            _power_of_two(rows), dtype=torch.int32, device=scores.device
+        ),
+        maxima=torch.empty(
+            _power_of_two(maxima), dtype=torch.int32, device=scores.device
+        ),
     )
     # What is allocated inside a capture lives in that graph's pool: it is that graph's alone.
-    if not torch.cuda.is_current_stream_capturing():
-        if kept is not None:
-            _outgrown.append(kept)
+    if not capturing:
         _workspaces[key] = made
     return made
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << max(0, size - 1).bit_length()
 
 
 def _has_compiler() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -39,6 +40,10 @@ def main(argv: list[str]) -> int:
     An expected failure is four labelled lines on standard error. A bug is one line and a file
     with the traceback (the traceback itself with PATCHSET_DEBUG=1).
     """
+    for name in ("stdout", "stderr"):
+        # Closed by the caller (>&-): Python has no stream there at all.
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
     for stream in (sys.stdout, sys.stderr):
         # A path that the terminal's encoding lacks must not end the command.
         stream.reconfigure(errors="backslashreplace", line_buffering=True)
@@ -82,7 +87,9 @@ def _tell(failure: Failure, as_json: bool) -> int:
 
 def _print_json(failure: Failure, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(failure.as_json(), indent=1))
+        # Where standard output is what failed, the lines on standard error have said all.
+        with contextlib.suppress(OSError):
+            print(json.dumps(failure.as_json(), indent=1), flush=True)
 
 
 def _meeting(error: OSError) -> Failure:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -217,3 +218,15 @@ def test_every_verb_is_registered_once():
     parser = cli._parser()
     (action,) = [a for a in parser._actions if a.metavar == "VERB"]
     assert {"apply", "check", "export", "checkpoint"} == set(action.choices)
+
+
+@pytest.mark.parametrize("how", ["> /dev/full", ">&-", ">&- 2>&-"])
+def test_a_closed_or_full_output_is_no_traceback(how, tmp_path):
+    words = shlex.join(
+        [*command("apply"), "--json", "--to", str(tmp_path / ("t" * 300))]
+    )
+    done = subprocess.run(
+        f"{words} {how}", shell=True, capture_output=True, text=True, env=environment()
+    )
+    assert "Traceback" not in done.stderr
+    assert done.returncode == Exit.ENVIRONMENT

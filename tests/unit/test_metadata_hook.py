@@ -17,9 +17,16 @@ import stock
 BACKEND = "python/sglang/srt/layers/attention/deepseek_v4_backend.py"
 
 
+NAMES = (
+    "SGLANG_SM120_METADATA",
+    "SGLANG_SM120_PREFILL",
+    "SGLANG_SM120_TRITON_FLASHMLA",
+)
+
+
 @pytest.fixture
 def hook():
-    clean = {k: v for k, v in os.environ.items() if k != "SGLANG_SM120_METADATA"}
+    clean = {k: v for k, v in os.environ.items() if k not in NAMES}
     with (
         mock.patch.dict(os.environ, clean, clear=True),
         mock.patch("torch.cuda.is_available", return_value=True),
@@ -48,6 +55,28 @@ def test_ours_takes_upstreams_arguments(hook, flag):
 def test_another_card_keeps_upstreams_unless_asked(hook):
     with mock.patch("torch.cuda.get_device_capability", return_value=(9, 0)):
         assert hook.pick("upstream") == "upstream"
+
+
+@pytest.mark.parametrize(
+    "name,value",
+    [("SGLANG_SM120_TRITON_FLASHMLA", "0"), ("SGLANG_SM120_PREFILL", "off")],
+)
+def test_it_gives_way_where_upstream_reads_past_the_lengths(hook, name, value):
+    os.environ[name] = value
+    assert hook.pick("upstream") == "upstream"
+    os.environ["SGLANG_SM120_METADATA"] = "on"
+    with pytest.raises(RuntimeError, match=f"METADATA=on conflicts with {name}"):
+        hook.check(SimpleNamespace())
+
+
+def test_on_another_card_needs_prefill_on_too(hook):
+    os.environ["SGLANG_SM120_METADATA"] = "on"
+    with mock.patch("torch.cuda.get_device_capability", return_value=(9, 0)):
+        with pytest.raises(RuntimeError, match="SGLANG_SM120_PREFILL not in use"):
+            hook.check(SimpleNamespace())
+        os.environ["SGLANG_SM120_PREFILL"] = "on"
+        hook.check(SimpleNamespace())
+        assert hook.pick("upstream") != "upstream"
 
 
 def test_a_bad_word_stops_the_server(hook):

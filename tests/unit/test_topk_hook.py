@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from types import SimpleNamespace
 from unittest import mock
 
@@ -88,15 +89,35 @@ def test_a_workspace_is_used_again_while_it_is_large_enough(streams):
     assert streams.select(32, 262_144) is first
 
 
-def test_one_that_is_too_small_is_replaced_and_kept_alive(hook, streams):
+def test_one_that_is_too_small_is_replaced_by_a_power_of_two(streams):
     small = streams.select(8, 1_024)
-    large = streams.select(64, 262_144)
+    large = streams.select(60, 262_144)
     assert large is not small and large.arrived.numel() == 64
-    assert hook._outgrown == [small]
     wide = streams.select(200, 1_024)
-    assert wide.arrived.numel() == 200
+    assert wide.arrived.numel() == 256
     assert wide.maxima.numel() == large.maxima.numel()
     assert streams.select(64, 262_144) is wide
+
+
+def test_an_outgrown_one_is_kept_only_for_a_graph_that_uses_it(hook, streams):
+    eager = weakref.ref(streams.select(8, 1_024).arrived)
+    streams.select(64, 262_144)
+    streams.given.clear()
+    assert eager() is None
+    streams.capturing = True
+    used = weakref.ref(streams.select(64, 262_144).arrived)
+    streams.select(64, 262_144)
+    streams.capturing = False
+    streams.select(500, 262_144)
+    streams.given.clear()
+    assert used() is not None and len(hook._captured) == 1
+
+
+def test_a_long_prompt_in_chunks_makes_few(streams):
+    for pages in range(8, 4_097, 8):
+        streams.select(2_048, 64 * pages)
+    made = {id(one) for one in streams.given}
+    assert len(made) <= 10
 
 
 def test_streams_and_ks_do_not_share(streams):
