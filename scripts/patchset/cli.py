@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -15,6 +16,9 @@ from typing import NoReturn
 from . import gitenv, invocation, signals, verbs
 from .errors import EXIT_CODES, Exit, Failure
 from .layout import here
+
+_NO_ROOM = "make room there, or send the output elsewhere"
+_NO_RIGHT = "make it readable and writable for this user, or name another place"
 
 DEBUG_VARIABLE = "PATCHSET_DEBUG"
 
@@ -99,7 +103,7 @@ def _meeting(error: OSError) -> Failure:
         f"a file or directory can't be used: {error.strerror or error}",
         where=str(error.filename or "not told by the system"),
         state="nothing is half-written: each file and tree is as it was, or complete",
-        next="make it readable and writable for this user, or name another place",
+        next=_NO_ROOM if error.errno == errno.ENOSPC else _NO_RIGHT,
     )
 
 

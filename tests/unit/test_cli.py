@@ -230,3 +230,16 @@ def test_a_closed_or_full_output_is_no_traceback(how, tmp_path):
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == Exit.ENVIRONMENT
+
+
+def test_a_full_output_is_told_to_make_room():
+    words = shlex.join(command("apply", "--dry-run", "--json"))
+    done = subprocess.run(
+        f"{words} > /dev/full",
+        shell=True,
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "next:  make room there, or send the output elsewhere" in done.stderr
