@@ -94,12 +94,12 @@ def topk_workspace(
     return TopkWorkspace(
         arrived=torch.zeros(batch, dtype=torch.int32, device=device),
         maxima=torch.empty(
-            batch * _row_maxima(max_seq_len, k), dtype=torch.int32, device=device
+            batch * row_maxima(max_seq_len, k), dtype=torch.int32, device=device
         ),
     )
 
 
-def _row_maxima(width: int, k: int) -> int:
+def row_maxima(width: int, k: int) -> int:
     """Integers for the maxima of a row's groups, of K groups to a tile; and for those of its groups of
     groups, if the former don't fit a tile either."""
     tile = 2 ** CONFIGS[k].log_tile
@@ -186,7 +186,7 @@ def plan(
     _check(scores, seq_lens, page_table, out_page_indices, page_size, out_raw_indices)
     batch, width = scores.shape
     k = out_page_indices.shape[1]
-    _check_workspace(workspace, scores, batch * _row_maxima(width, k))
+    _check_workspace(workspace, scores, batch * row_maxima(width, k))
     return CudaLaunch(
         kernel=kernel(k),
         grid=CONFIGS[k].programs_per_sm * sm_count(scores.device),
@@ -202,7 +202,7 @@ def plan(
             stride_scores=scores.stride(0),
             stride_length=seq_lens.stride(0),
             stride_table=page_table.stride(0),
-            stride_maxima=_row_maxima(width, k),
+            stride_maxima=row_maxima(width, k),
             batch=batch,
             width=width,
             page_bits=page_size.bit_length() - 1,

@@ -10,7 +10,7 @@ import torch
 from sglang.srt.environ import envs
 
 from .dispatch import FlagError, Route
-from .topk import TopkWorkspace, topk_page_indices, topk_workspace
+from .topk import TopkWorkspace, row_maxima, topk_page_indices
 
 ROUTE = Route("SGLANG_SM120_TOPK", "top-k", "exact select in one launch")
 
@@ -59,8 +59,8 @@ def select(
 
 
 def _workspace(scores: torch.Tensor, k: int) -> TopkWorkspace:
-    needed = topk_workspace(*scores.shape, k, "meta")
-    rows, maxima = needed.arrived.numel(), needed.maxima.numel()
+    rows, width = scores.shape
+    maxima = rows * row_maxima(width, k)
     stream = torch.cuda.current_stream(scores.device).cuda_stream
     key = (scores.device, stream, k)
     kept = _workspaces.get(key)

@@ -7,10 +7,12 @@ packages that are not installed are replaced by the few names that the module un
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 from contextlib import contextmanager
 from types import ModuleType
+from unittest import mock
 
 import stock
 
@@ -82,6 +84,20 @@ def modules(*names: str, sm120: bool = True):
     finally:
         _take_sglang_modules()
         sys.modules.update(kept)
+
+
+@contextmanager
+def on_sm120(name: str):
+    """Module ``name`` of the tree as a process on an sm_120 card sees it, with no SGLang variable set;
+    variables that a test sets go with it."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_")}
+    with (
+        mock.patch.dict(os.environ, clean, clear=True),
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
+        modules(name) as (module,),
+    ):
+        yield module
 
 
 def _take_sglang_modules() -> dict[str, ModuleType]:

@@ -17,22 +17,9 @@ import stock
 BACKEND = "python/sglang/srt/layers/attention/deepseek_v4_backend.py"
 
 
-NAMES = (
-    "SGLANG_SM120_METADATA",
-    "SGLANG_SM120_PREFILL",
-    "SGLANG_SM120_TRITON_FLASHMLA",
-)
-
-
 @pytest.fixture
 def hook():
-    clean = {k: v for k, v in os.environ.items() if k not in NAMES}
-    with (
-        mock.patch.dict(os.environ, clean, clear=True),
-        mock.patch("torch.cuda.is_available", return_value=True),
-        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
-        sglang_tree.modules("layers.sm120.metadata_hook") as (module,),
-    ):
+    with sglang_tree.on_sm120("layers.sm120.metadata_hook") as module:
         yield module
 
 

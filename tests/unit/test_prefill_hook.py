@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 import torch
@@ -14,22 +13,11 @@ import sglang_tree
 import stock
 
 HOOK = "layers.sm120.prefill_hook"
-NAMES = (
-    "SGLANG_SM120_PREFILL",
-    "SGLANG_SM120_LOGITS_MB",
-    "SGLANG_OPT_FLASHMLA_SPARSE_PREFILL",
-)
 
 
 @pytest.fixture
 def hook():
-    clean = {k: v for k, v in os.environ.items() if k not in NAMES}
-    with (
-        mock.patch.dict(os.environ, clean, clear=True),
-        mock.patch("torch.cuda.is_available", return_value=True),
-        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
-        sglang_tree.modules(HOOK) as (module,),
-    ):
+    with sglang_tree.on_sm120(HOOK) as module:
         yield module
 
 

@@ -13,18 +13,11 @@ import torch
 import sglang_tree
 
 HOOK = "layers.sm120.topk_hook"
-NAMES = ("SGLANG_SM120_TOPK", "SGLANG_TOPK_TRANSFORM_512_TORCH")
 
 
 @pytest.fixture
 def hook():
-    clean = {k: v for k, v in os.environ.items() if k not in NAMES}
-    with (
-        mock.patch.dict(os.environ, clean, clear=True),
-        mock.patch("torch.cuda.is_available", return_value=True),
-        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
-        sglang_tree.modules(HOOK) as (module,),
-    ):
+    with sglang_tree.on_sm120(HOOK) as module:
         yield module
 
 
