@@ -12,6 +12,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Optional
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -22,7 +23,12 @@ TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 @dataclass(frozen=True)
 class Machine:
-    """What one compiled kernel takes and does. Bytes for sizes; counts of SASS instructions."""
+    """What one compiled kernel takes and does. Sizes in bytes, instructions counted.
+
+    ``mma``, ``forbidden``, ``byte_loads`` and ``async_copies`` are read from the PTX of a Triton kernel
+    and from the SASS of one in CUDA C++. ``sass`` holds the tensor-core and local-memory instructions
+    of the machine code; None for sm_121, which the wheel's nvdisasm cannot read.
+    """
 
     arch: int
     registers: int
@@ -34,6 +40,7 @@ class Machine:
     forbidden: tuple[str, ...]
     byte_loads: int
     async_copies: int
+    sass: Optional[dict[str, int]]
 
 
 class _TargetDriver:
@@ -87,8 +94,7 @@ def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:
             "/dev/null",
             stderr=True,
         )
-        # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same.
-        sass = _run(TOOLS / "nvdisasm", cubin_file) if arch != 121 else None
+        sass = _disassembled(cubin_file, arch)
     return Machine(
         arch=arch,
         registers=_number(r"Used (\d+) registers", report),
@@ -103,6 +109,7 @@ def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:
         forbidden=tuple(sorted(set(re.findall(r"wgmma|tcgen05|multicast", ptx)))),
         byte_loads=len(re.findall(r"\bld\.global\.\S*[bus]8\b", ptx)),
         async_copies=len(re.findall(r"\bcp\.async\.c[ag]\.", ptx)),
+        sass=_instructions(sass),
     )
 
 
@@ -115,8 +122,7 @@ def compile_cuda_for(launch, arch: int) -> Machine:
         cubin_file = Path(folder, "k.cubin")
         cubin_file.write_bytes(launch.kernel.cubin(arch))
         report = _run(TOOLS / "cuobjdump", "--dump-resource-usage", cubin_file)
-        # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same.
-        sass = _run(TOOLS / "nvdisasm", cubin_file) if arch != 121 else ""
+        sass = _disassembled(cubin_file, arch)
     stack = _number(r"STACK:(\d+)", report) + _number(r"LOCAL:(\d+)", report)
     return Machine(
         arch=arch,
@@ -125,11 +131,25 @@ def compile_cuda_for(launch, arch: int) -> Machine:
         stack_bytes=stack,
         shared=launch.kernel.shared_bytes + _number(r"SHARED:(\d+)", report),
         num_warps=launch.block // 32,
-        mma=_count(r"\b([A-Z]*MMA\.\S+)", sass),
-        forbidden=tuple(sorted(set(re.findall(r"HGMMA|UTC\w*MMA|UCGABAR", sass)))),
-        byte_loads=len(re.findall(r"\bLDG\.E\.[US]8\b", sass)),
-        async_copies=len(re.findall(r"\bLDGSTS\b", sass)),
+        mma=_count(r"\b([A-Z]*MMA\.\S+)", sass or ""),
+        forbidden=tuple(
+            sorted(set(re.findall(r"HGMMA|UTC\w*MMA|UCGABAR", sass or "")))
+        ),
+        byte_loads=len(re.findall(r"\bLDG\.E\.[US]8\b", sass or "")),
+        async_copies=len(re.findall(r"\bLDGSTS\b", sass or "")),
+        sass=_instructions(sass),
     )
+
+
+def _disassembled(cubin: Path, arch: int) -> Optional[str]:
+    # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same.
+    return None if arch == 121 else _run(TOOLS / "nvdisasm", cubin)
+
+
+def _instructions(sass: Optional[str]) -> Optional[dict[str, int]]:
+    if sass is None:
+        return None
+    return _count(r"\b([A-Z]*MMA\.[\w.]+|STL\b|LDL\b)", sass)
 
 
 def _run(tool: Path, *args, stderr: bool = False) -> str:

@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib.util
 from typing import Callable, Iterator
 
-import torch
-
 
 def logits_peers() -> Iterator[tuple[str, Callable]]:
     """(name, prepare) of each importable logits kernel. ``prepare(inputs)`` gives the call to time.

@@ -6,7 +6,6 @@ The shapes are those that the benchmark runs, so this needs torch.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from .kernelbench import INDEXER, ROOT, work
 

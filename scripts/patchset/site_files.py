@@ -6,7 +6,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path

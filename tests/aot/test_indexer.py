@@ -17,6 +17,8 @@ MMA = {
     ("bf16", 120): "m16n8k16.row.col.f32.bf16.bf16.f32",
     ("bf16", 121): "m16n8k16.row.col.f32.bf16.bf16.f32",
 }
+# The machine code of sm_120: warp-level instructions, no wgmma (HGMMA, QGMMA), no tcgen05 (UTC...).
+SASS = {"fp8": "QMMA.16832.F32.E4M3.E4M3", "bf16": "HMMA.16816.F32.BF16"}
 SHIPPED = [(heads, dtype) for heads in indexer.HEAD_COUNTS for dtype in ("fp8", "bf16")]
 
 
@@ -39,6 +41,8 @@ def test_fits_the_card(heads, dot_dtype, arch, report):
     assert not machine.forbidden
     assert set(machine.mma) == {f"mma.sync.aligned.{MMA[dot_dtype, arch]}"}
     assert machine.byte_loads == 0 and machine.async_copies > 0
+    if arch == 120:
+        assert set(machine.sass) == {SASS[dot_dtype]}
     # On 12.1 fp8 is widened to f16 in shared memory, so one program fewer fits; that card's memory is
     # six times slower, and two programs an SM keep it busy.
     if heads == 64 and arch == 120:
@@ -103,6 +107,7 @@ def test_the_gate_sees_spills():
         Launch(squeezed.kernel, squeezed.grid, squeezed.args, options), 120
     )
     assert machine.spill_bytes > 0
+    assert machine.sass["STL"] > 0 and machine.sass["LDL"] > 0
 
 
 @pytest.mark.parametrize("by", (4, 8))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
