@@ -96,7 +96,7 @@ def choose(
 class Route:
     """The path that one flag takes in this process: decided once for each setting, logged once.
 
-    ``what`` names the behaviour in the log and ``ours`` our path; the rest as for ``choose``.
+    ``name`` is the flag's, ``what`` names the behaviour in the log and ``ours`` our path; the rest as for ``choose``.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Route:
         minimum: tuple[int, int] = (8, 0),
         why_minimum: str = "",
     ):
-        self._name, self._what, self._ours = name, what, ours
+        self.name, self._what, self._ours = name, what, ours
         self._limits = dict(minimum=minimum, why_minimum=why_minimum)
         self._choices: dict[tuple[str, Optional[str]], Choice] = {}
         self._logged: set[Choice] = set()
@@ -118,7 +118,7 @@ class Route:
         if key not in self._choices:
             device = current_device()
             self._choices[key] = choose(
-                self._name, flag, device, conflict=conflict, **self._limits
+                self.name, flag, device, conflict=conflict, **self._limits
             )
         return self._choices[key]
 

@@ -65,7 +65,10 @@ def check_flags(server_args) -> None:
     """
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.name.endswith("_hook"):
-            importlib.import_module(f".{module.name}", __package__).check(server_args)
+            hook = importlib.import_module(f".{module.name}", __package__)
+            # The patch that calls a hook also registers its flag; the one before brings the file.
+            if hasattr(envs, hook.ROUTE.name):
+                hook.check(server_args)
 
 
 @lru_cache(maxsize=None)

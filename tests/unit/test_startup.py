@@ -150,6 +150,13 @@ def test_on_with_another_indexer_of_the_user_stops_the_server(startup, other):
     check(startup, "auto")
 
 
+def test_a_hook_that_nothing_calls_yet_is_not_asked(startup, monkeypatch):
+    """At the checkpoint between a kernel's patch and its hook's, the flag is not registered."""
+    os.environ["SGLANG_SM120_INDEXER"] = "yes"
+    monkeypatch.delattr(type(startup.envs), "SGLANG_SM120_INDEXER")
+    startup.check_flags(server_args())
+
+
 def test_a_word_that_is_none_stops_the_server(startup):
     with pytest.raises(
         RuntimeError, match="SGLANG_SM120_INDEXER='yes': expected one of"
