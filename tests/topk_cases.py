@@ -89,6 +89,12 @@ def _cluster(x):
     return x
 
 
+def _plateau(x):
+    start = x.shape[1] // 3
+    x[:, start : start + 4_096] += 10
+    return x
+
+
 def _even_positions(x):
     x[:, ::2] += 100
     return x
@@ -114,6 +120,7 @@ DISTRIBUTIONS = {
     "ascending": _from_normal(lambda x: x.sort(1).values),
     "descending": _from_normal(lambda x: x.sort(1, descending=True).values),
     "cluster": _from_normal(_cluster),
+    "plateau": _from_normal(_plateau),
     "even-positions": _from_normal(_even_positions),
     "nan": _from_normal(_with_nan),
 }

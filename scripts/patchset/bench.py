@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
         "--case",
         action="append",
         metavar="GROUP",
-        help="a group of shapes, e.g. text512; repeatable (default: all)",
+        help="a group of shapes (text512) or a kernel (topk), which is all of its groups; repeatable (default: all)",
     )
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write the raw figures there as JSON"

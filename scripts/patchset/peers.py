@@ -1,23 +1,66 @@
 """Other people's kernels that do the same work, where this Python can import them.
 
-None is a dependency. A peer that is not installed is left out; one that fails says so in the table.
+None is a dependency. A peer that is not installed is left out; one that fails says so on stderr.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Callable, Iterator
+import sys
+from functools import partial
+from typing import Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from stock import call_stock, indexer_functions
+
+# The stock logits gather, widen and multiply the whole width: bytes per (row, position).
+STOCK_LOGITS_BYTES = 1160
+
+Peer = tuple[str, Callable]
+
+_noted: set[tuple[str, str]] = set()
 
 
-def logits_peers() -> Iterator[tuple[str, Callable]]:
-    """(name, prepare) of each importable logits kernel. ``prepare(inputs)`` gives the call to time.
+def arms(peers: Iterable[Peer], inputs: Sequence, case: str) -> dict[str, list]:
+    """The calls of each peer on each of ``inputs``, for the peers whose first call works."""
+    found = {}
+    for name, prepare in peers:
+        try:
+            calls = [prepare(one) for one in inputs]
+            calls[0]()
+            torch.cuda.synchronize()
+        except Exception as error:
+            _note(name, case, (str(error).strip() or repr(error)).splitlines()[0][:160])
+        else:
+            found[name] = calls
+    return found
+
+
+def _note(name: str, case: str, why: str) -> None:
+    # A peer that cannot be built fails in each case alike.
+    if (name, why) not in _noted:
+        _noted.add((name, why))
+        print(f"note: {name} on {case}: {why}", file=sys.stderr)
+
+
+def logits_peers(batch: int, width: int, room: float) -> Iterator[Peer]:
+    """(name, prepare) of the logits kernels: the stock function where its temporaries fit ``room`` bytes,
+    and those that can be imported. ``prepare(inputs)`` gives the call to time.
 
     What a peer plans once a step for all layers (DeepGEMM's schedule) is made in ``prepare``.
     """
+    if batch * width * STOCK_LOGITS_BYTES < room:
+        yield "stock", _stock_logits
     if importlib.util.find_spec("deep_gemm"):
         yield "DeepGEMM", _deep_gemm_logits
     if importlib.util.find_spec("tilelang"):
         yield "TileLang", _tilelang_logits
+
+
+def _stock_logits(inputs) -> Callable:
+    (function,) = indexer_functions("fp8_paged_mqa_logits_torch_sm120")
+    return partial(call_stock, function, inputs)
 
 
 def _deep_gemm_logits(inputs) -> Callable:
@@ -49,3 +92,61 @@ def _tilelang_logits(inputs) -> Callable:
         )
 
     return call
+
+
+def sglang_topk() -> Iterator[Peer]:
+    """SGLang's top-512 kernels: v1, its default on sm_120, and v2, which needs clusters.
+
+    What v2 plans once a step for all layers is made in ``prepare``.
+    """
+    if importlib.util.find_spec("sglang"):
+        yield "v1", _topk_v1
+        yield "v2", _topk_v2
+
+
+def topk_peers(lens: Sequence[int]) -> Iterator[Peer]:
+    """SGLang's kernels, and torch.topk for rows of one length: it knows no other."""
+    yield from sglang_topk()
+    k = 512
+    if len(set(lens)) == 1 and lens[0] >= k:
+        yield "torch.topk", partial(_torch_topk, lens[0], k)
+
+
+def _topk_v1(inputs) -> Callable:
+    from sglang.jit_kernel.dsv4 import topk_transform_512
+
+    lens = inputs.seq_lens.flatten()
+
+    def call():
+        topk_transform_512(
+            inputs.scores,
+            lens,
+            inputs.page_table,
+            inputs.out_page_indices,
+            inputs.page_size,
+        )
+
+    return call
+
+
+def _topk_v2(inputs) -> Callable:
+    from sglang.jit_kernel.dsv4 import plan_topk_v2, topk_transform_512_v2
+
+    lens = inputs.seq_lens.flatten()
+    plan = plan_topk_v2(lens)
+
+    def call():
+        topk_transform_512_v2(
+            inputs.scores,
+            lens,
+            inputs.page_table,
+            inputs.out_page_indices,
+            inputs.page_size,
+            plan,
+        )
+
+    return call
+
+
+def _torch_topk(length: int, k: int, inputs) -> Callable:
+    return partial(torch.topk, inputs.scores[:, :length], k, dim=1)

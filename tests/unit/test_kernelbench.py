@@ -1,0 +1,186 @@
+"""The benchmark's runner without a GPU: what is chosen, what a red gate does, what is kept."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from patchset import bench_indexer, bench_topk, benchcase, gputime, kernelbench, peers
+from patchset.benchcase import Bench, BenchCase, Prepared
+from patchset.errors import Exit, Failure
+
+
+def case(name, *, error=None, arms=("ours",), moved=4_000_000, flop=0):
+    def gate():
+        if error:
+            raise AssertionError(error)
+        return {"checked_rows": 3}
+
+    def prepare():
+        return Prepared(
+            gate,
+            arms=lambda: {arm: [lambda: None] for arm in arms},
+            facts=lambda: {"recall": {"ours": 1.0}},
+        )
+
+    return BenchCase(name, 1, moved, flop, prepare)
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Each arm takes 10 us, each later one twice that; yields the arms that were timed."""
+    seen = []
+
+    def time_arms(arms, samples):
+        seen.extend(arms)
+        return {
+            arm: gputime.Timing(10.0 * 2**i, 9.0, 12.0, samples, True)
+            for i, arm in enumerate(arms)
+        }
+
+    monkeypatch.setattr(gputime, "time_arms", time_arms)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    facts = {"gpu": "none", "capability": "9.0", "copy_bytes_per_s": 4e12}
+    monkeypatch.setattr(kernelbench, "machine_facts", lambda: facts)
+    return seen
+
+
+def bench(*cases, kernel="k", **more):
+    return Bench(kernel, {"first": list(cases[:1]), "rest": list(cases[1:])}, **more)
+
+
+def test_a_group_or_a_kernel_chooses_and_nothing_chooses_all():
+    one, two = bench(case("a"), case("b")), Bench("other", {"third": []})
+    names = lambda chosen: [  # noqa: E731
+        (bench.kernel, group) for bench, group in kernelbench.choose(chosen, (one, two))
+    ]
+    assert names(["rest"]) == [("k", "rest")]
+    assert names(["k"]) == [("k", "first"), ("k", "rest")]
+    assert names(["rest", "k", "rest"]) == [("k", "rest"), ("k", "first")]
+    assert names(None) == [("k", "first"), ("k", "rest"), ("other", "third")]
+
+
+def test_an_unknown_name_is_refused_with_those_that_there_are():
+    with pytest.raises(Failure) as refused:
+        kernelbench.choose(["rest", "nothing"], (bench(case("a"), case("b")),))
+    assert refused.value.code == Exit.USAGE
+    text = "\n".join(refused.value.lines())
+    assert "nothing" in text and "k, first, rest" in text
+
+
+def test_every_name_is_one_kernel_or_group():
+    names = [b.kernel for b in kernelbench.BENCHES]
+    names += [group for b in kernelbench.BENCHES for group in b.groups]
+    assert len(names) == len(set(names))
+    for each in kernelbench.BENCHES:
+        for group in each.groups.values():
+            assert len({c.name for c in group}) == len(group)
+
+
+def test_without_a_gpu_nothing_is_measured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Failure) as refused:
+        kernelbench.run(None, None, 3)
+    assert refused.value.code == Exit.ENVIRONMENT
+
+
+def test_a_red_gate_gets_no_time_and_exit_code_1(timed, monkeypatch, tmp_path, capsys):
+    cases = case("right", arms=("ours", "peer")), case("wrong", error="row 3 differs")
+    monkeypatch.setattr(kernelbench, "BENCHES", (bench(*cases),))
+    out = tmp_path / "raw.json"
+    assert kernelbench.run(None, out, 5) == 1
+    assert timed == [("right", "ours"), ("right", "peer")]
+    right, wrong = json.loads(out.read_text())["cases"]
+    assert right["correct"] and right["timings"]["peer"]["median"] == 20.0
+    assert right["facts"] == {"checked_rows": 3, "recall": {"ours": 1.0}}
+    assert not wrong["correct"] and wrong["timings"] == {}
+    assert wrong["why"] == "row 3 differs"
+    table = capsys.readouterr().out
+    assert "WRONG, not timed: row 3 differs" in table
+    assert "ours    10.00 us   400 GB/s  10% of floor  peer 20.00 (2.00x)" in table
+
+
+def test_the_raw_file_names_kernel_group_and_ratios(timed, monkeypatch, tmp_path):
+    summarize = lambda rows: {  # noqa: E731
+        "b / a": benchcase.ratios(rows, "b", "a"),
+        "nothing measured": benchcase.ratios(rows, "c", "a"),
+    }
+    made = Bench("k", {"first": [case("a"), case("b")]}, summarize)
+    monkeypatch.setattr(kernelbench, "BENCHES", (made,))
+    out = tmp_path / "raw.json"
+    assert kernelbench.run(["k"], out, 5) == 0
+    record = json.loads(out.read_text())
+    assert {(row["kernel"], row["group"]) for row in record["cases"]} == {
+        ("k", "first")
+    }
+    assert record["ratios"] == {"k": {"b / a": {"ours": 2.0}}}
+
+
+def test_tflops_stand_only_where_there_are_any():
+    timing = {"ours": asdict(gputime.Timing(10.0, 9.0, 12.0, 3, True))}
+    row = dict(
+        case="c", correct=True, bytes=10**7, floor_us=5.0, facts={}, timings=timing
+    )
+    assert "TFLOP" not in kernelbench.line(row | {"flop": 0})
+    assert " 400 TFLOP/s" in kernelbench.line(row | {"flop": 4 * 10**9})
+
+
+def test_the_hashes_cover_cuda_sources_too(tmp_path):
+    for name in ("a.py", "b.cu", "c.cuh", "d.txt"):
+        (tmp_path / name).write_text("x")
+    assert list(kernelbench.source_hashes(tmp_path)) == ["a.py", "b.cu", "c.cuh"]
+    assert {"indexer.py", "topk.cu"} <= set(
+        kernelbench.source_hashes(kernelbench.ROOT / "kernels")
+    )
+
+
+def test_a_peer_that_fails_is_named_once_and_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+    def broken(_inputs):
+        raise ImportError("no module named far_away\nmore")
+
+    two = [("good", lambda inputs: lambda: None), ("bad", broken)]
+    for name in ("first", "second"):
+        assert set(peers.arms(two, [1, 2], name)) == {"good"}
+    assert capsys.readouterr().err == "note: bad on first: no module named far_away\n"
+
+
+def test_the_stock_logits_are_left_out_where_they_do_not_fit():
+    names = lambda room: [
+        name for name, _ in peers.logits_peers(2, 100, room)
+    ]  # noqa: E731
+    assert "stock" in names(2 * 100 * 1160 + 1)
+    assert "stock" not in names(2 * 100 * 1160)
+
+
+def test_the_work_of_a_topk_case():
+    even = bench_topk._even(2, 1_000)
+    assert bench_topk.moved(even) == 4 * 2 * (1_000 + 512 + 512 + 1)
+    short = bench_topk._even(2, 512)
+    assert bench_topk.moved(short) == 4 * 2 * (512 + 512 + 1)
+
+
+def test_the_recall_counts_what_is_among_the_largest():
+    inputs = bench_topk.make_topk(bench_topk._even(1, 1_024, "normal", cap=2_048))
+    best = inputs.scores[0, :1_024].topk(512).indices
+    page = inputs.page_table[0].long()
+    inputs.out_page_indices[0] = page[best // 64] * 64 + best % 64
+    assert bench_topk._recall_of_row(inputs, 0) == 1.0
+    inputs.out_page_indices[0, :256] = inputs.out_page_indices[0, 256]
+    assert bench_topk._recall_of_row(inputs, 0) == 256 / 512
+    inputs.out_page_indices.fill_(-7)
+    assert bench_topk._recall_of_row(inputs, 0) == 0.0
+
+
+def test_the_work_of_an_indexer_case():
+    few = bench_indexer.decode_case(2, 512, 8_192)
+    keys = 2 * 128
+    assert bench_indexer.work(few) == (
+        keys * 136 + 2 * 64 * 132,
+        keys * 64 * 256,
+    )
