@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .checks import Checks
 from .config import SM120, Launch, has_large_sms, sm_count
 
 DIM = 128
@@ -302,21 +303,18 @@ def plan(
     )
 
 
-def _expect(ok: bool, name: str, expected: str, got: object) -> None:
-    if not ok:
-        raise ValueError(f"paged_mqa_logits: {name}: expected {expected}, got {got}")
-
-
 def _check(
     q, kv_cache, weights, seq_lens, page_table, max_seq_len, out, dot_dtype
 ) -> None:
-    _expect(
+    checks = Checks("paged_mqa_logits", "q", q.device)
+    expect = checks.expect
+    expect(
         dot_dtype in DOT_DTYPES, "dot_dtype", f"one of {sorted(DOT_DTYPES)}", dot_dtype
     )
-    _expect(max_seq_len >= 0, "max_seq_len", ">= 0", max_seq_len)
+    expect(max_seq_len >= 0, "max_seq_len", ">= 0", max_seq_len)
 
     shape = tuple(q.shape)
-    _expect(
+    expect(
         len(shape) == 4
         and shape[1] == 1
         and shape[2] in HEAD_COUNTS
@@ -326,13 +324,14 @@ def _check(
         shape,
     )
     batch, heads = shape[0], shape[2]
-    _tensor("q", q, q.device, torch.float8_e4m3fn, shape)
-    _expect(q.is_contiguous(), "q strides", "contiguous", q.stride())
+    checks.tensor("q", q, torch.float8_e4m3fn, shape)
+    checks.contiguous("q", q)
+    checks.aligned("q", q, 16)
 
     pages = kv_cache.shape[0]
-    _tensor("kv_cache", kv_cache, q.device, torch.uint8, (pages, PAGE, 1, TOKEN_BYTES))
+    checks.tensor("kv_cache", kv_cache, torch.uint8, (pages, PAGE, 1, TOKEN_BYTES))
     stride = kv_cache.stride()
-    _expect(
+    expect(
         stride[1] == TOKEN_BYTES
         and stride[3] == 1
         and stride[0] >= PAGE * TOKEN_BYTES
@@ -341,63 +340,11 @@ def _check(
         f"(>= {PAGE * TOKEN_BYTES} and a multiple of 16, {TOKEN_BYTES}, any, 1)",
         stride,
     )
+    checks.aligned("kv_cache", kv_cache, 16)
 
-    _tensor("weights", weights, q.device, torch.float32, (batch, heads))
-    _expect(weights.is_contiguous(), "weights strides", "contiguous", weights.stride())
-
-    _expect(
-        tuple(seq_lens.shape) in ((batch,), (batch, 1)),
-        "seq_lens shape",
-        f"[{batch}] or [{batch}, 1]",
-        tuple(seq_lens.shape),
-    )
-    _tensor("seq_lens", seq_lens, q.device, torch.int32, tuple(seq_lens.shape))
-
-    width = -(-max_seq_len // PAGE)
-    _expect(
-        page_table.dim() == 2
-        and page_table.shape[0] == batch
-        and page_table.shape[1] >= width,
-        "page_table shape",
-        f"[{batch}, >= {width}]",
-        tuple(page_table.shape),
-    )
-    _tensor("page_table", page_table, q.device, torch.int32, tuple(page_table.shape))
-    _expect(
-        page_table.stride(1) == 1 or page_table.shape[1] <= 1,
-        "page_table strides",
-        "unit column stride",
-        page_table.stride(),
-    )
-
-    _tensor("out", out, q.device, torch.float32, (batch, max_seq_len))
-    _expect(
-        out.stride(1) == 1 or max_seq_len <= 1,
-        "out strides",
-        "unit column stride",
-        out.stride(),
-    )
-
-    for name, tensor in (("q", q), ("kv_cache", kv_cache)):
-        _expect(
-            tensor.data_ptr() % 16 == 0,
-            f"{name} address",
-            "a multiple of 16 bytes",
-            f"{tensor.data_ptr() % 16} past one",
-        )
-
-
-def _tensor(name, tensor, device, dtype, shape) -> None:
-    _expect(tensor.dtype == dtype, f"{name} dtype", str(dtype), tensor.dtype)
-    _expect(
-        tuple(tensor.shape) == tuple(shape),
-        f"{name} shape",
-        list(shape),
-        tuple(tensor.shape),
-    )
-    _expect(
-        tensor.device == device,
-        f"{name} device",
-        f"{device} (that of q)",
-        tensor.device,
-    )
+    checks.tensor("weights", weights, torch.float32, (batch, heads))
+    checks.contiguous("weights", weights)
+    checks.lengths("seq_lens", seq_lens, batch)
+    checks.page_table("page_table", page_table, batch, -(-max_seq_len // PAGE))
+    checks.tensor("out", out, torch.float32, (batch, max_seq_len))
+    checks.unit_columns("out", out)

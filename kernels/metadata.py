@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .checks import Checks
 from .config import Launch
 
 C128 = 128
@@ -164,51 +165,24 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def _expect(ok: bool, name: str, expected: str, got: object) -> None:
-    if not ok:
-        raise ValueError(
-            f"compression_metadata: {name}: expected {expected}, got {got}"
-        )
-
-
 def _check(seq_lens, positions, raw_out_loc, page_table, page_size) -> None:
-    _expect(
+    checks = Checks("compression_metadata", "seq_lens", seq_lens.device)
+    checks.expect(
         page_size > 0 and page_size % C128 == 0,
         "page_size",
         f"a positive multiple of {C128}",
         page_size,
     )
     shape = tuple(seq_lens.shape)
-    _expect(len(shape) == 1, "seq_lens shape", "[B]", shape)
+    checks.expect(len(shape) == 1, "seq_lens shape", "[B]", shape)
     vectors = dict(seq_lens=seq_lens, positions=positions, raw_out_loc=raw_out_loc)
     for name, tensor in vectors.items():
-        _expect(
-            tuple(tensor.shape) == shape,
-            f"{name} shape",
-            list(shape),
-            tuple(tensor.shape),
-        )
-        _expect(
+        checks.expect(
             tensor.dtype in (torch.int32, torch.int64),
             f"{name} dtype",
             "int32 or int64",
             tensor.dtype,
         )
-        _expect(
-            tensor.is_contiguous(), f"{name} strides", "contiguous", tensor.stride()
-        )
-    _expect(
-        page_table.dim() == 2 and page_table.shape[0] == shape[0],
-        "page_table shape",
-        f"[{shape[0]}, P]",
-        tuple(page_table.shape),
-    )
-    _expect(
-        page_table.dtype == torch.int32, "page_table dtype", "int32", page_table.dtype
-    )
-    _expect(
-        page_table.stride(1) == 1 or page_table.shape[1] <= 1,
-        "page_table strides",
-        "unit column stride",
-        page_table.stride(),
-    )
+        checks.tensor(name, tensor, tensor.dtype, shape)
+        checks.contiguous(name, tensor)
+    checks.page_table("page_table", page_table, shape[0], 0)

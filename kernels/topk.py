@@ -26,6 +26,7 @@ from typing import Optional
 
 import torch
 
+from .checks import Checks
 from .config import sm_count
 from .cuda_cpp import CudaKernel, CudaLaunch
 
@@ -90,7 +91,8 @@ def topk_workspace(
     One launch at a time may use it: one per stream. At most 1/32 of the scores' bytes (K = 512; 1/16 for
     1,024), and none for rows of at most 16,384 scores.
     """
-    _expect(k in CONFIGS, "k", f"one of {tuple(CONFIGS)}", k)
+    checks = _checks(torch.device(device))
+    checks.expect(k in CONFIGS, "k", f"one of {tuple(CONFIGS)}", k)
     return TopkWorkspace(
         arrived=torch.zeros(batch, dtype=torch.int32, device=device),
         maxima=torch.empty(
@@ -168,7 +170,9 @@ def topk_page_indices(
         workspace=workspace,
     )
     if scores.shape[0] > 0:
-        _expect(scores.is_cuda, "scores device", "a CUDA device", scores.device)
+        _checks(scores.device).expect(
+            scores.is_cuda, "scores device", "a CUDA device", scores.device
+        )
         launch.run(scores.device)
 
 
@@ -183,10 +187,19 @@ def plan(
     workspace: Optional[TopkWorkspace],
 ) -> CudaLaunch:
     """The launch that ``topk_page_indices`` runs for these arguments; checks them."""
-    _check(scores, seq_lens, page_table, out_page_indices, page_size, out_raw_indices)
+    checks = _checks(scores.device)
+    _check(
+        checks,
+        scores,
+        seq_lens,
+        page_table,
+        out_page_indices,
+        page_size,
+        out_raw_indices,
+    )
     batch, width = scores.shape
     k = out_page_indices.shape[1]
-    _check_workspace(workspace, scores, batch * row_maxima(width, k))
+    _check_workspace(checks, workspace, batch, batch * row_maxima(width, k))
     return CudaLaunch(
         kernel=kernel(k),
         grid=CONFIGS[k].programs_per_sm * sm_count(scores.device),
@@ -238,99 +251,52 @@ def kernel(k: int) -> CudaKernel:
     )
 
 
-def _expect(ok: bool, name: str, expected: str, got: object) -> None:
-    if not ok:
-        raise ValueError(f"topk_page_indices: {name}: expected {expected}, got {got}")
+def _checks(device: torch.device) -> Checks:
+    return Checks("topk_page_indices", "scores", device)
 
 
 def _check(
-    scores, seq_lens, page_table, out_page_indices, page_size, out_raw_indices
+    checks, scores, seq_lens, page_table, out_page_indices, page_size, out_raw_indices
 ) -> None:
     limit = _widest(out_page_indices)
-    _expect(
+    checks.expect(
         scores.dim() == 2 and scores.shape[1] <= limit,
         "scores shape",
         f"[B, S <= {limit}]",
         tuple(scores.shape),
     )
     batch, width = scores.shape
-    _tensor("scores", scores, scores.device, torch.float32, (batch, width))
-    _columns("scores", scores)
-
-    _expect(
-        tuple(seq_lens.shape) in ((batch,), (batch, 1)),
-        "seq_lens shape",
-        f"[{batch}] or [{batch}, 1]",
-        tuple(seq_lens.shape),
-    )
-    _tensor("seq_lens", seq_lens, scores.device, torch.int32, seq_lens.shape)
-
-    _expect(
+    checks.tensor("scores", scores, torch.float32, (batch, width))
+    checks.unit_columns("scores", scores)
+    checks.lengths("seq_lens", seq_lens, batch)
+    checks.expect(
         page_size > 0 and page_size & (page_size - 1) == 0,
         "page_size",
         "a power of two",
         page_size,
     )
-    pages = -(-width // page_size)
-    _expect(
-        page_table.dim() == 2
-        and page_table.shape[0] == batch
-        and page_table.shape[1] >= pages,
-        "page_table shape",
-        f"[{batch}, >= {pages}]",
-        tuple(page_table.shape),
-    )
-    _tensor("page_table", page_table, scores.device, torch.int32, page_table.shape)
-    _columns("page_table", page_table)
+    checks.page_table("page_table", page_table, batch, -(-width // page_size))
 
     shape = tuple(out_page_indices.shape)
-    _expect(
+    checks.expect(
         len(shape) == 2 and shape[0] == batch and shape[1] in CONFIGS,
         "out_page_indices shape",
         f"[{batch}, K in {tuple(CONFIGS)}]",
         shape,
     )
-    _output("out_page_indices", out_page_indices, scores.device, shape)
+    checks.tensor("out_page_indices", out_page_indices, torch.int32, shape)
+    checks.contiguous("out_page_indices", out_page_indices)
     if out_raw_indices is not None:
-        _output("out_raw_indices", out_raw_indices, scores.device, shape)
+        checks.tensor("out_raw_indices", out_raw_indices, torch.int32, shape)
+        checks.contiguous("out_raw_indices", out_raw_indices)
 
 
-def _check_workspace(workspace, scores, maxima) -> None:
+def _check_workspace(checks, workspace, batch, maxima) -> None:
     for name, tensor, size in (
-        ("workspace.arrived", workspace.arrived, scores.shape[0]),
+        ("workspace.arrived", workspace.arrived, batch),
         ("workspace.maxima", workspace.maxima, maxima),
     ):
-        _expect(tensor.numel() >= size, f"{name} size", f">= {size}", tensor.numel())
-        _tensor(name, tensor, scores.device, torch.int32, tensor.shape)
-
-
-def _output(name, tensor, device, shape) -> None:
-    _tensor(name, tensor, device, torch.int32, shape)
-    _expect(
-        tensor.is_contiguous(), f"{name} strides", "contiguous", tuple(tensor.stride())
-    )
-
-
-def _columns(name, tensor) -> None:
-    _expect(
-        tensor.stride(1) == 1 or tensor.shape[1] <= 1,
-        f"{name} strides",
-        "unit column stride",
-        tensor.stride(),
-    )
-
-
-def _tensor(name, tensor, device, dtype, shape) -> None:
-    _expect(tensor.dtype == dtype, f"{name} dtype", str(dtype), tensor.dtype)
-    _expect(
-        tuple(tensor.shape) == tuple(shape),
-        f"{name} shape",
-        list(shape),
-        tuple(tensor.shape),
-    )
-    _expect(
-        tensor.device == device,
-        f"{name} device",
-        f"{device} (that of scores)",
-        tensor.device,
-    )
+        checks.expect(
+            tensor.numel() >= size, f"{name} size", f">= {size}", tensor.numel()
+        )
+        checks.tensor(name, tensor, torch.int32, tensor.shape)
