@@ -37,6 +37,7 @@ class CudaKernel:
             nvrtc.nvrtcCreateProgram(text, self.source.name.encode(), 0, [], [])
         )
         options = [f"--gpu-architecture=sm_{arch}", "--std=c++17"]
+        options += [f"--include-path={self.source.parent}"]
         options += [f"-D{name}={value}" for name, value in self.constants]
         status = nvrtc.nvrtcCompileProgram(
             program, len(options), [option.encode() for option in options]

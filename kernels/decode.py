@@ -1,0 +1,439 @@
+"""Sparse MLA attention over DeepSeek-V4's paged fp8 caches, on the tensor cores, in one launch.
+
+A row attends to the keys of two caches that its indices name: the sliding window's and, where a layer has
+one, the compressed cache's. All heads share one key of 512 dims, which is the value too; so up to 32 heads
+are one side of the matrix products, and a key is gathered once for all of them.
+
+The keys of all rows are a list of tiles, cut into equal shares for programs that all run at once: a long row
+among short ones is many programs' work, and nothing depends on the width of the index tables. Of a row that
+several programs had, the one that finishes last merges the parts, in a fixed order; of many parts, programs
+that have nothing else to do merge some too. No program depends on another.
+
+CUDA C++ (``decode.cu``), because Triton widens the keys through shared memory: the same plan in Triton took
+3 times as long on an H200.
+
+Bytes moved per row and head group: 584 a key, 2 * 1,024 a head for q and the output; and per row that is
+shared out, 2 * 2,048 a head and part. Deterministic: which program finishes last changes nothing.
+"""
+
+from __future__ import annotations
+
+from ctypes import Structure, c_float, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+import torch
+
+from .config import has_large_sms, sm_count
+from .cuda_cpp import CudaKernel, CudaLaunch
+
+DIMS = 512
+KEY_BYTES = 576
+SCALE_BYTES = 8
+THREADS = 256
+DIM_WARPS = 4
+COUNTERS = 3
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Launch shape of the attention kernel: heads of a program in tiles of 16, keys of a tile, tiles in
+    shared memory, programs that share an SM."""
+
+    m_tiles: int
+    tile: int
+    stages: int
+    programs_per_sm: int
+
+    @property
+    def heads(self) -> int:
+        """Heads of one program."""
+        return 16 * self.m_tiles
+
+    @property
+    def partial_values(self) -> int:
+        """Floats of a partial result: ``PARTIAL`` of decode.cu."""
+        return self.heads * (DIMS + 2)
+
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: ``Shared`` of decode.cu."""
+        stage = self.tile * (KEY_BYTES + SCALE_BYTES + 4)
+        padded = self.tile + 8
+        heads = self.heads * (padded * (4 * DIM_WARPS + 2) + 3 * 4)
+        rest = 2 * 8 * self.tile + 4 * (8 + 3)
+        return -(-(self.stages * stage + heads + rest) // 16) * 16
+
+
+# By whether a block of 16 heads is enough, and whether an SM has over 200 KB of shared memory.
+CONFIGS = {
+    (1, False): DecodeConfig(m_tiles=1, tile=32, stages=2, programs_per_sm=2),
+    (2, False): DecodeConfig(m_tiles=2, tile=32, stages=3, programs_per_sm=1),
+    (1, True): DecodeConfig(m_tiles=1, tile=32, stages=4, programs_per_sm=2),
+    (2, True): DecodeConfig(m_tiles=2, tile=32, stages=4, programs_per_sm=1),
+}
+
+
+@dataclass(frozen=True)
+class DecodeWorkspace:
+    """What the programs of one launch leave for each other.
+
+    ``counters`` int32: zero before the first launch, and left zero by each. ``partials`` float32: any
+    contents, before and after.
+    """
+
+    partials: torch.Tensor
+    counters: torch.Tensor
+
+
+class _Cache(Structure):
+    """``Cache`` of decode.cu."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("pages", "indices", "lengths")),
+        *((f"{name}", c_int64) for name in ("page_bytes", "stride_indices")),
+        ("stride_length", c_int64),
+        *((name, c_int32) for name in ("width", "page_bits")),
+    ]
+
+
+class _Arguments(Structure):
+    """``Arguments`` of decode.cu."""
+
+    _fields_ = [
+        *((name, _Cache) for name in ("near", "far")),
+        *((name, c_void_p) for name in ("q", "sink", "out", "lse")),
+        *((name, c_void_p) for name in ("partials", "counters")),
+        *((f"stride_q_{name}", c_int64) for name in ("row", "head")),
+        ("scale_log2", c_float),
+        *((name, c_int32) for name in ("rows", "heads", "groups", "whole", "unused")),
+    ]
+
+
+def config_for(heads: int, device: torch.device) -> DecodeConfig:
+    """The launch shape for a number of heads on a device."""
+    return CONFIGS[1 if heads <= 16 else 2, has_large_sms(device)]
+
+
+def decode_workspace(heads: int, device: torch.device | str) -> DecodeWorkspace:
+    """Workspace for calls with ``heads`` heads, of any number of rows and keys.
+
+    One launch at a time may use it: one per stream. 64 KiB for each program that the GPU runs at once, for
+    up to 16 heads; 128 KiB for more.
+    """
+    device = torch.device(device)
+    config = config_for(heads, device)
+    programs = config.programs_per_sm * sm_count(device)
+    return DecodeWorkspace(
+        partials=torch.empty(
+            programs * 2 * config.partial_values, dtype=torch.float32, device=device
+        ),
+        counters=torch.zeros(programs * COUNTERS, dtype=torch.int32, device=device),
+    )
+
+
+def sparse_mla_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    indices: torch.Tensor,
+    topk_length: Optional[torch.Tensor],
+    attn_sink: Optional[torch.Tensor],
+    head_dim_v: int,
+    softmax_scale: Optional[float],
+    extra_k_cache: Optional[torch.Tensor] = None,
+    extra_indices: Optional[torch.Tensor] = None,
+    extra_topk_length: Optional[torch.Tensor] = None,
+    *,
+    num_splits: Optional[int] = None,
+    out: Optional[torch.Tensor] = None,
+    lse: Optional[torch.Tensor] = None,
+    workspace: Optional[DecodeWorkspace] = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of each row's heads to the keys that its indices name, in one cache or in two.
+
+    ===========================  ===================================================================
+    q                            bf16 [B, 1, H, 512], H in 1..128; rows and heads may be strided, by
+                                 multiples of 8 elements
+    k_cache, extra_k_cache       uint8 or float8_e4m3fn [pages, page, 1, 584], page a power of two;
+                                 ``stride(0)`` is the bytes of a page: page * 576 of keys (448 e4m3 and
+                                 64 bf16 each), then page * 8 of scales (7 UE8M0 and a pad each)
+    indices, extra_indices       int32 [B, 1, K] or [B, K], unit column stride; -1 is no key
+    topk_length, extra_...       int32 [B], or None: K. A key counts when its column is below the
+                                 length and its index is not negative
+    attn_sink                    f32 [H] or None: a logit beside the scores, without a value
+    head_dim_v                   512: the whole key is the value
+    softmax_scale                factor of the scores; None: 512 ** -0.5
+    num_splits                   programs for each row and head group, at most and on average; 1: none is
+                                 shared out; None: as many as the GPU runs at once
+    out, lse                     bf16 [B, 1, H, 512] and f32 [B, H, 1], contiguous; allocated when None
+    workspace                    from ``decode_workspace`` for H heads; allocated when None
+    ===========================  ===================================================================
+
+    Returns ``out`` and ``lse``, the logarithm of the sum of the exponentials of a row's scores without the
+    sink. Without any key: 0 and -inf. Indices and keys beyond a length are not read; a NaN in q stays in its
+    row and head, one in a key in the rows that attend to it. Scales above 2**63 count as infinite.
+
+    A row's bits depend on the lengths in the batch, never on a width. Needs compute capability 8.9.
+
+    Raises ValueError on a bad shape, dtype, stride, alignment or device.
+    """
+    if out is None and q.dim() == 4:
+        out = torch.empty(q.shape, dtype=torch.bfloat16, device=q.device)
+    if lse is None and q.dim() == 4:
+        shape = (q.shape[0], q.shape[2], 1)
+        lse = torch.empty(shape, dtype=torch.float32, device=q.device)
+    if workspace is None and num_splits != 1 and q.dim() == 4:
+        workspace = decode_workspace(q.shape[2], q.device)
+    launch = plan(
+        q,
+        k_cache,
+        indices,
+        topk_length,
+        attn_sink,
+        head_dim_v,
+        softmax_scale,
+        extra_k_cache,
+        extra_indices,
+        extra_topk_length,
+        num_splits=num_splits,
+        out=out,
+        lse=lse,
+        workspace=workspace,
+    )
+    if q.shape[0] > 0:
+        _expect(q.is_cuda, "q device", "a CUDA device", q.device)
+        launch.run(q.device)
+    return out, lse
+
+
+def plan(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    indices: torch.Tensor,
+    topk_length: Optional[torch.Tensor],
+    attn_sink: Optional[torch.Tensor],
+    head_dim_v: int,
+    softmax_scale: Optional[float],
+    extra_k_cache: Optional[torch.Tensor] = None,
+    extra_indices: Optional[torch.Tensor] = None,
+    extra_topk_length: Optional[torch.Tensor] = None,
+    *,
+    num_splits: Optional[int] = None,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    workspace: Optional[DecodeWorkspace],
+) -> CudaLaunch:
+    """The launch that ``sparse_mla_decode`` runs for these arguments; checks them."""
+    _check_q(q)
+    batch, _, heads, _ = q.shape
+    device = q.device
+    _expect(head_dim_v == DIMS, "head_dim_v", str(DIMS), head_dim_v)
+    _expect(
+        num_splits is None or num_splits >= 1, "num_splits", ">= 1 or None", num_splits
+    )
+    if attn_sink is not None:
+        _tensor("attn_sink", attn_sink, device, torch.float32, (heads,))
+        _contiguous("attn_sink", attn_sink)
+    _tensor("out", out, device, torch.bfloat16, q.shape)
+    _contiguous("out", out)
+    _tensor("lse", lse, device, torch.float32, (batch, heads, 1))
+    _contiguous("lse", lse)
+    _expect(
+        (extra_k_cache is None) == (extra_indices is None),
+        "extra_k_cache, extra_indices",
+        "both or none",
+        (type(extra_k_cache).__name__, type(extra_indices).__name__),
+    )
+    near = _cache("", k_cache, indices, topk_length, q)
+    far = _Cache()
+    if extra_k_cache is not None:
+        far = _cache("extra_", extra_k_cache, extra_indices, extra_topk_length, q)
+
+    config = config_for(heads, device)
+    groups = -(-heads // config.heads)
+    programs = config.programs_per_sm * sm_count(device)
+    grid = min(programs, max(1, batch * groups) * (num_splits or programs))
+    if num_splits != 1:
+        _check_workspace(workspace, config, grid, device)
+    scale = DIMS**-0.5 if softmax_scale is None else softmax_scale
+    return CudaLaunch(
+        kernel=kernel(config),
+        grid=grid,
+        block=THREADS,
+        argument=_Arguments(
+            near=near,
+            far=far,
+            q=q.data_ptr(),
+            sink=None if attn_sink is None else attn_sink.data_ptr(),
+            out=out.data_ptr(),
+            lse=lse.data_ptr(),
+            partials=None if num_splits == 1 else workspace.partials.data_ptr(),
+            counters=None if num_splits == 1 else workspace.counters.data_ptr(),
+            stride_q_row=q.stride(0),
+            stride_q_head=q.stride(2),
+            scale_log2=scale * 1.4426950408889634,
+            rows=batch,
+            heads=heads,
+            groups=groups,
+            whole=num_splits == 1,
+        ),
+        tensors=(
+            *(q, k_cache, indices, topk_length, attn_sink),
+            *(extra_k_cache, extra_indices, extra_topk_length, out, lse, workspace),
+        ),
+        overlap=True,
+    )
+
+
+def kernel(config: DecodeConfig) -> CudaKernel:
+    """The kernel of a launch shape: all that is compiled; every other argument is read at run time."""
+    constants = dict(
+        M_TILES=config.m_tiles,
+        TILE=config.tile,
+        STAGES=config.stages,
+        PROGRAMS_PER_SM=config.programs_per_sm,
+        SHARED_BYTES=config.shared_bytes(),
+    )
+    return CudaKernel(
+        source=Path(__file__).with_name("decode.cu"),
+        name="sparse_mla_decode",
+        constants=tuple(constants.items()),
+        shared_bytes=config.shared_bytes(),
+    )
+
+
+def _cache(prefix, pages, indices, lengths, q) -> _Cache:
+    name = f"{prefix}k_cache"
+    _expect(
+        pages.dim() == 4 and tuple(pages.shape[2:]) == (1, KEY_BYTES + SCALE_BYTES),
+        f"{name} shape",
+        f"[pages, page, 1, {KEY_BYTES + SCALE_BYTES}]",
+        tuple(pages.shape),
+    )
+    page = pages.shape[1]
+    _expect(
+        page > 0 and page & (page - 1) == 0,
+        f"{name} page size",
+        "a power of two",
+        page,
+    )
+    _expect(
+        pages.dtype in (torch.uint8, torch.float8_e4m3fn),
+        f"{name} dtype",
+        "torch.uint8 or torch.float8_e4m3fn",
+        pages.dtype,
+    )
+    _device(name, pages, q.device)
+    least = page * (KEY_BYTES + SCALE_BYTES)
+    _expect(
+        pages.stride(0) >= least and pages.stride(0) % 16 == 0,
+        f"{name} stride",
+        f"a multiple of 16 from {least} up",
+        pages.stride(0),
+    )
+    _aligned(name, pages)
+
+    batch = q.shape[0]
+    name = f"{prefix}indices"
+    width = indices.shape[-1] if indices.dim() else 0
+    _expect(
+        tuple(indices.shape) in ((batch, 1, width), (batch, width)),
+        f"{name} shape",
+        f"[{batch}, 1, K] or [{batch}, K]",
+        tuple(indices.shape),
+    )
+    _tensor(name, indices, q.device, torch.int32, indices.shape)
+    _expect(
+        indices.stride(-1) == 1 or width <= 1,
+        f"{name} strides",
+        "unit column stride",
+        indices.stride(),
+    )
+    if lengths is not None:
+        name = f"{prefix}topk_length"
+        _tensor(name, lengths, q.device, torch.int32, (batch,))
+    return _Cache(
+        pages=pages.data_ptr(),
+        indices=indices.data_ptr(),
+        lengths=None if lengths is None else lengths.data_ptr(),
+        page_bytes=pages.stride(0),
+        stride_indices=indices.stride(0),
+        stride_length=0 if lengths is None else lengths.stride(0),
+        width=width,
+        page_bits=page.bit_length() - 1,
+    )
+
+
+def _check_q(q) -> None:
+    _expect(
+        q.dim() == 4
+        and q.shape[1] == 1
+        and 1 <= q.shape[2] <= 128
+        and q.shape[3] == DIMS,
+        "q shape",
+        f"[B, 1, H in 1..128, {DIMS}]",
+        tuple(q.shape),
+    )
+    _tensor("q", q, q.device, torch.bfloat16, q.shape)
+    _expect(
+        q.stride(3) == 1 and q.stride(0) % 8 == 0 and q.stride(2) % 8 == 0,
+        "q strides",
+        "multiples of 8, unit for the dims",
+        q.stride(),
+    )
+    _aligned("q", q)
+
+
+def _check_workspace(workspace, config, grid, device) -> None:
+    _expect(workspace is not None, "workspace", "a DecodeWorkspace", None)
+    for name, tensor, dtype, size in (
+        (
+            "workspace.partials",
+            workspace.partials,
+            torch.float32,
+            grid * 2 * config.partial_values,
+        ),
+        ("workspace.counters", workspace.counters, torch.int32, grid * COUNTERS),
+    ):
+        _expect(tensor.numel() >= size, f"{name} size", f">= {size}", tensor.numel())
+        _tensor(name, tensor, device, dtype, tensor.shape)
+
+
+def _tensor(name, tensor, device, dtype, shape) -> None:
+    _expect(tensor.dtype == dtype, f"{name} dtype", str(dtype), tensor.dtype)
+    _expect(
+        tuple(tensor.shape) == tuple(shape),
+        f"{name} shape",
+        list(shape),
+        tuple(tensor.shape),
+    )
+    _device(name, tensor, device)
+
+
+def _device(name, tensor, device) -> None:
+    _expect(
+        tensor.device == device,
+        f"{name} device",
+        f"{device} (that of q)",
+        tensor.device,
+    )
+
+
+def _contiguous(name, tensor) -> None:
+    _expect(
+        tensor.is_contiguous(), f"{name} strides", "contiguous", tuple(tensor.stride())
+    )
+
+
+def _aligned(name, tensor) -> None:
+    _expect(
+        tensor.data_ptr() % 16 == 0,
+        f"{name} address",
+        "a multiple of 16",
+        tensor.data_ptr() % 16,
+    )
+
+
+def _expect(ok: bool, name: str, expected: str, got: object) -> None:
+    if not ok:
+        raise ValueError(f"sparse_mla_decode: {name}: expected {expected}, got {got}")
