@@ -18,7 +18,8 @@ constexpr int ROPE = 7;         // the chunk of bf16 dims, without a scale
 constexpr int KEY_BYTES = 576;  // 448 e4m3, 64 bf16
 constexpr int UNITS = KEY_BYTES / 16;
 constexpr int SCALES = 8;  // bytes: seven exponents and a pad
-constexpr int DIM_WARPS = 4;
+constexpr int DIM_WARPS = DIM_WARPS_;
+constexpr int CHUNKS = WARPS / DIM_WARPS;  // of a warp, in scores
 constexpr int KEY_WARPS = WARPS / DIM_WARPS;
 constexpr int SCORE_TILES = TILE / KEY_WARPS / 8;
 constexpr int LANES_PER_KEY = THREADS / TILE;
@@ -227,11 +228,11 @@ __device__ void gather(Shared& s, const Arguments& a, int stage, Key from) {
   }
 }
 
-// This warp's two chunks of q as operands of the tensor cores, and what their products are to be multiplied
+// This warp's chunks of q as operands of the tensor cores, and what their products are to be multiplied
 // with. The order of the dims within a chunk is that in which `add_scores` has those of the keys.
 struct Query {
-  unsigned operand[2][4][M_TILES][4];
-  float factor[2][M_TILES][2];
+  unsigned operand[CHUNKS][4][M_TILES][4];
+  float factor[CHUNKS][M_TILES][2];
 };
 
 // Eight dims of q of one head from `dim` on, as pairs; zeros beyond the heads.
@@ -266,9 +267,9 @@ __device__ float to_f16(Words (&pairs)[2]) {
 __device__ void load_query(const Arguments& a, const Cursor& at, Query& q) {
   const int row = lane() / 4, j = lane() % 4;
 #pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    const int chunk = warp() / KEY_WARPS * 2 + c;
-    const bool rope = c == 1 && chunk == ROPE;
+  for (int c = 0; c < CHUNKS; ++c) {
+    const int chunk = warp() / KEY_WARPS * CHUNKS + c;
+    const bool rope = c == CHUNKS - 1 && chunk == ROPE;
     // Of a key, a lane has the 16 bytes number `j` of each 64.
     const int first = chunk * CHUNK + (rope ? 8 : 16) * j, second = first + (rope ? 32 : 8);
 #pragma unroll
@@ -299,11 +300,11 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
     const int key = keys + row;
     float scores[M_TILES][4] = {};
 #pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const int chunk = dims * 2 + c;
+    for (int c = 0; c < CHUNKS; ++c) {
+      const int chunk = dims * CHUNKS + c;
       float products[M_TILES][4] = {};
       float scale[2] = {1.0f, 1.0f};
-      if (c == 1 && chunk == ROPE) {
+      if (c == CHUNKS - 1 && chunk == ROPE) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const Words pairs = tile[place(key, 4 * ROPE + 4 * half + j)];

@@ -32,7 +32,6 @@ DIMS = 512
 KEY_BYTES = 576
 SCALE_BYTES = 8
 THREADS = 256
-DIM_WARPS = 4
 COUNTERS = 3
 
 
@@ -45,6 +44,7 @@ class DecodeConfig:
     tile: int
     stages: int
     programs_per_sm: int
+    dim_warps: int = 4
 
     @property
     def heads(self) -> int:
@@ -60,7 +60,7 @@ class DecodeConfig:
         """Shared memory of a block: ``Shared`` of decode.cu."""
         stage = self.tile * (KEY_BYTES + SCALE_BYTES + 4)
         padded = self.tile + 8
-        heads = self.heads * (padded * (4 * DIM_WARPS + 2) + 3 * 4)
+        heads = self.heads * (padded * (4 * self.dim_warps + 2) + 3 * 4)
         rest = 2 * 8 * self.tile + 4 * (8 + 3)
         return -(-(self.stages * stage + heads + rest) // 16) * 16
 
@@ -292,6 +292,7 @@ def kernel(config: DecodeConfig) -> CudaKernel:
         TILE=config.tile,
         STAGES=config.stages,
         PROGRAMS_PER_SM=config.programs_per_sm,
+        DIM_WARPS_=config.dim_warps,
         SHARED_BYTES=config.shared_bytes(),
     )
     return CudaKernel(

@@ -265,3 +265,5 @@ inline int __reduce_max_sync(unsigned, int mine) {
   for (int i = 1; i < 32; ++i) best = values[i] > best ? values[i] : best;
   return int(best);
 }
+
+#include "tensor_cores_on_cpu.h"

@@ -1,0 +1,178 @@
+// What kernels/ptx.cuh names, on the CPU: part of cuda_on_cpu.h.
+//
+// A warp's threads show each other their registers, and each computes its own part of the result.
+// Copies in the background arrive only when the thread waits for them, so that one who doesn't reads what was
+// there before.
+
+#include <cmath>
+#include <cstring>
+#include <deque>
+
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+
+inline float __int_as_float(int bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+inline int __float_as_int(float value) {
+  int bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
+
+inline float __shfl_xor_sync(unsigned, float mine, int mask) {
+  const int lane = threadIdx.x % 32;
+  return __int_as_float(int(on_cpu::exchange(__float_as_int(mine))[lane ^ mask]));
+}
+
+namespace on_cpu {
+
+// What all lanes of this warp have at an address of their own, which stays until all have read it.
+template <class T>
+struct Shown {
+  const int64_t* address;
+  explicit Shown(const T* mine) : address(exchange(reinterpret_cast<int64_t>(mine))) {}
+  ~Shown() { wait(warps[current->thread.x / 32].barrier, 32); }
+  const T* of(int lane) const { return reinterpret_cast<const T*>(address[lane]); }
+};
+
+inline float f16(unsigned pair, int half) {
+  const uint16_t bits = pair >> (16 * half);
+  _Float16 value;
+  std::memcpy(&value, &bits, 2);
+  return float(value);
+}
+inline float bf16(unsigned pair, int half) { return __int_as_float(int((pair >> (16 * half) & 0xffff) << 16)); }
+
+inline unsigned to_f16(float value) {
+  const _Float16 half = _Float16(value);
+  uint16_t bits;
+  std::memcpy(&bits, &half, 2);
+  return bits;
+}
+inline unsigned to_bf16(float value) {
+  const unsigned bits = unsigned(__float_as_int(value));
+  if (std::isnan(value)) return 0x7fff;
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
+template <class Convert>
+void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Convert value) {
+  struct Registers {
+    unsigned a[4], b[2];
+  } mine;
+  std::memcpy(mine.a, a, sizeof(a));
+  mine.b[0] = b0;
+  mine.b[1] = b1;
+  Shown<Registers> shown(&mine);
+  const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+  for (int i = 0; i < 4; ++i) {
+    double sum = c[i];
+    for (int k = 0; k < 16; ++k) {
+      const unsigned* of_a = shown.of(row * 4 + k % 8 / 2)->a;
+      const unsigned* of_b = shown.of((column + i % 2) * 4 + k % 8 / 2)->b;
+      sum += double(value(of_a[k / 8 * 2 + i / 2], k % 2)) * value(of_b[k / 8], k % 2);
+    }
+    c[i] = float(sum);
+  }
+}
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+  bool some;
+  void run() const {
+    if (some) {
+      check_read(from, bytes);
+      std::memcpy(to, from, bytes);
+    } else {
+      std::memset(to, 0, bytes);
+    }
+  }
+};
+// Groups of a thread's copies, the last not ended yet.
+inline std::vector<std::deque<std::vector<Copy>>> copies;
+
+inline std::deque<std::vector<Copy>>& my_copies() {
+  const unsigned threads = block_size.x;
+  if (copies.size() != threads) copies.assign(threads, {});
+  auto& mine = copies[current->thread.x];
+  if (mine.empty()) mine.emplace_back();
+  return mine;
+}
+
+}  // namespace on_cpu
+
+inline void copy16_async(void* to, const void* from, bool some) {
+  on_cpu::my_copies().back().push_back({to, from, 16, some});
+}
+inline void copy8_async(void* to, const void* from, bool some) {
+  on_cpu::my_copies().back().push_back({to, from, 8, some});
+}
+inline void end_copy_group() { on_cpu::my_copies().emplace_back(); }
+
+template <int LEFT>
+void wait_for_copies() {
+  auto& mine = on_cpu::my_copies();
+  while (mine.size() > LEFT + 1) {
+    for (const auto& copy : mine.front()) copy.run();
+    mine.pop_front();
+  }
+}
+
+inline void load_matrices(unsigned (&to)[4], const void* row) {
+  on_cpu::Shown<void> shown(row);
+  const int lane = threadIdx.x % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    const auto* words = static_cast<const unsigned*>(shown.of(8 * matrix + lane / 4));
+    to[matrix] = words[lane % 4];
+  }
+}
+inline void load_matrices_transposed(unsigned (&to)[4], const void* row) {
+  on_cpu::Shown<void> shown(row);
+  const int lane = threadIdx.x % 32;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    unsigned pair[2];
+    for (int i = 0; i < 2; ++i) {
+      pair[i] = static_cast<const uint16_t*>(shown.of(8 * matrix + lane % 4 * 2 + i))[lane / 4];
+    }
+    to[matrix] = pair[0] | pair[1] << 16;
+  }
+}
+
+inline void multiply_f16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  on_cpu::multiply(c, a, b0, b1, on_cpu::f16);
+}
+inline void multiply_bf16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  on_cpu::multiply(c, a, b0, b1, on_cpu::bf16);
+}
+
+inline unsigned f16_of_e4m3(unsigned bytes) {
+  unsigned pair = 0;
+  for (int i = 0; i < 2; ++i) {
+    const unsigned byte = bytes >> (8 * i) & 0xff, exponent = byte >> 3 & 15, mantissa = byte & 7;
+    float value = exponent ? std::ldexp(8.0f + mantissa, int(exponent) - 10) : std::ldexp(float(mantissa), -9);
+    if ((byte & 0x7f) == 0x7f) value = std::nanf("");
+    pair |= on_cpu::to_f16(byte & 0x80 ? -value : value) << (16 * i);
+  }
+  return pair;
+}
+inline unsigned f16_pair(float first, float second) { return on_cpu::to_f16(first) | on_cpu::to_f16(second) << 16; }
+inline unsigned bf16_pair(float first, float second) {
+  return on_cpu::to_bf16(first) | on_cpu::to_bf16(second) << 16;
+}
+inline unsigned product_bf16(unsigned a, unsigned b) {
+  return bf16_pair(on_cpu::bf16(a, 0) * on_cpu::bf16(b, 0), on_cpu::bf16(a, 1) * on_cpu::bf16(b, 1));
+}
+
+inline float power_of_2(float x) { return std::exp2(x); }
+inline float log_2(float x) { return std::log2(x); }
+
+inline int add_and_order(int* counter, int value) { return atomicAdd(counter, value); }
+inline int load_and_order(const int* counter) { return *counter; }
+inline void wait_for_kernel_before() {}
