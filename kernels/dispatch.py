@@ -54,13 +54,15 @@ def choose(
     minimum: tuple[int, int] = (8, 0),
     why_minimum: str = "",
     conflict: Optional[str] = None,
+    missing: Optional[str] = None,
 ) -> Choice:
     """Decide for one flag.
 
     ``auto`` takes our path on compute capability 12.x. ``on`` takes it on any CUDA GPU from
     ``minimum`` up; ``why_minimum`` says in the error what older GPUs lack. ``conflict`` names an
-    explicit setting of the user that asks for another path: ``auto`` yields to it. Pure: the same
-    arguments, the same answer, no device is touched.
+    explicit setting of the user that asks for another path: ``auto`` yields to it. ``missing`` says, as
+    a sentence, what our path builds on and lacks here. Pure: the same arguments, the same answer, no
+    device is touched.
 
     Raises FlagError where ``on`` cannot work, ValueError for another word.
     """
@@ -74,6 +76,8 @@ def choose(
             )
         if conflict:
             return Choice(False, f"{name}=auto yields to {conflict}")
+        if missing:
+            return Choice(False, f"{name}=auto: {missing}")
         return Choice(True, f"{name}=auto, {device}")
     if flag == "on":
         if device.kind != "cuda":
@@ -89,6 +93,10 @@ def choose(
             raise FlagError(
                 f"{name}=on conflicts with {conflict}: unset one of the two"
             )
+        if missing:
+            raise FlagError(
+                f"{name}=on cannot work: {missing}. Give it what it needs, or set {name}=off or auto"
+            )
         return Choice(True, f"{name}=on, {device}")
     raise ValueError(f"{name}: expected auto, on or off, got {flag!r}")
 
@@ -96,7 +104,8 @@ def choose(
 class Route:
     """The path that one flag takes in this process: decided once for each setting, logged once.
 
-    ``name`` is the flag's, ``what`` names the behaviour in the log and ``ours`` our path; the rest as for ``choose``.
+    ``name`` is the flag's, ``what`` names the behaviour in the log, ``ours`` our path and ``instead`` the
+    other one; the rest as for ``choose``.
     """
 
     def __init__(
@@ -106,27 +115,37 @@ class Route:
         ours: str,
         minimum: tuple[int, int] = (8, 0),
         why_minimum: str = "",
+        instead: str = "upstream's path",
     ):
         self.name, self._what, self._ours = name, what, ours
+        self._instead = instead
         self._limits = dict(minimum=minimum, why_minimum=why_minimum)
-        self._choices: dict[tuple[str, Optional[str]], Choice] = {}
+        self._choices: dict[tuple[str, Optional[str], Optional[str]], Choice] = {}
         self._logged: set[Choice] = set()
 
-    def choice(self, flag: str, conflict: Optional[str] = None) -> Choice:
+    def choice(
+        self, flag: str, conflict: Optional[str] = None, missing: Optional[str] = None
+    ) -> Choice:
         """The choice for a value of the flag, without a log line. Raises as ``choose``."""
-        key = (flag, conflict)
+        key = (flag, conflict, missing)
         if key not in self._choices:
-            device = current_device()
             self._choices[key] = choose(
-                self.name, flag, device, conflict=conflict, **self._limits
+                self.name,
+                flag,
+                current_device(),
+                conflict=conflict,
+                missing=missing,
+                **self._limits,
             )
         return self._choices[key]
 
-    def active(self, flag: str, conflict: Optional[str] = None) -> bool:
+    def active(
+        self, flag: str, conflict: Optional[str] = None, missing: Optional[str] = None
+    ) -> bool:
         """Whether our path runs; the first answer is logged. Raises as ``choose``."""
-        choice = self.choice(flag, conflict)
+        choice = self.choice(flag, conflict, missing)
         if choice not in self._logged:
             self._logged.add(choice)
-            path = self._ours if choice.active else "upstream's path"
+            path = self._ours if choice.active else self._instead
             logger.info("sm_120 %s: %s (%s)", self._what, path, choice.reason)
         return choice.active

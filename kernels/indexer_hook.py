@@ -8,7 +8,7 @@ import torch
 
 from sglang.srt.environ import envs
 
-from .dispatch import FlagError, Route
+from .dispatch import Route
 from .indexer import PAGE, paged_mqa_logits
 
 ROUTE = Route(
@@ -29,14 +29,11 @@ def active() -> bool:
 
 
 def check(server_args) -> None:
-    """Raise FlagError where SGLANG_SM120_INDEXER=on cannot work with these server arguments."""
-    flag = envs.SGLANG_SM120_INDEXER.get()
-    if server_args.enable_deepseek_v4_fp4_indexer and flag == "on":
-        raise FlagError(
-            "SGLANG_SM120_INDEXER=on conflicts with --enable-deepseek-v4-fp4-indexer, whose cache it"
-            " cannot read: unset one of the two"
-        )
-    ROUTE.choice(flag, _other_indexer())
+    """Log the choice. Raises FlagError where SGLANG_SM120_INDEXER=on cannot work with these arguments."""
+    other = _other_indexer()
+    if server_args.enable_deepseek_v4_fp4_indexer:
+        other = "--enable-deepseek-v4-fp4-indexer (whose cache it cannot read)"
+    ROUTE.active(envs.SGLANG_SM120_INDEXER.get(), other)
 
 
 def logits_fn(topk: int) -> Callable[..., torch.Tensor]:

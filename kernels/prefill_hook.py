@@ -36,7 +36,7 @@ def chosen() -> bool:
 
 
 def check(_server_args) -> None:
-    """Raise FlagError where the flag, or the user's choice beside it, cannot work."""
+    """Log the choice. Raises FlagError where the flag, or the user's choice beside it, cannot work."""
     choice = ROUTE.choice(envs.SGLANG_SM120_PREFILL.get())
     envs.SGLANG_SM120_LOGITS_MB.get()
     if choice.active and envs.SGLANG_OPT_FLASHMLA_SPARSE_PREFILL.get():
@@ -44,6 +44,7 @@ def check(_server_args) -> None:
             f"SGLANG_OPT_FLASHMLA_SPARSE_PREFILL=1 conflicts with {choice.reason}: its kernel exists for"
             " sm_90 and sm_100 only. Unset it, or set SGLANG_SM120_PREFILL=off"
         )
+    active()
 
 
 def logits(

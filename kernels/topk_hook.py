@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Optional
 
 import torch
 
 from sglang.srt.environ import envs
 
-from .dispatch import FlagError, Route
+from .compiler_check import require_compiler
+from .dispatch import Route
+from .stream_workspaces import StreamWorkspaces
 from .topk import TopkWorkspace, row_maxima, topk_page_indices
 
 ROUTE = Route("SGLANG_SM120_TOPK", "top-k", "exact select in one launch")
-
-# One for each stream: launches of one stream never run side by side.
-_workspaces: dict[tuple[torch.device, int, int], TopkWorkspace] = {}
-# A captured graph keeps the addresses it was captured with: what it uses is never given back.
-_captured: list[TopkWorkspace] = []
 
 
 def active() -> bool:
@@ -29,13 +25,10 @@ def active() -> bool:
 
 
 def check(_server_args) -> None:
-    """Raise FlagError where SGLANG_SM120_TOPK cannot work."""
+    """Log the choice. Raises FlagError where SGLANG_SM120_TOPK cannot work."""
     choice = ROUTE.choice(envs.SGLANG_SM120_TOPK.get(), _other_topk())
-    if choice.active and not _has_compiler():
-        raise FlagError(
-            f"{choice.reason}: the top-k kernel is compiled with cuda.bindings, which this Python lacks:"
-            " install SGLang's own requirement cuda-python, or set SGLANG_SM120_TOPK=off"
-        )
+    require_compiler(choice, "top-k", ROUTE.name)
+    active()
 
 
 def select(
@@ -60,42 +53,17 @@ def select(
 
 def _workspace(scores: torch.Tensor, k: int) -> TopkWorkspace:
     rows, width = scores.shape
-    maxima = rows * row_maxima(width, k)
-    stream = torch.cuda.current_stream(scores.device).cuda_stream
-    key = (scores.device, stream, k)
-    kept = _workspaces.get(key)
-    capturing = torch.cuda.is_current_stream_capturing()
-    if kept is not None:
-        if kept.arrived.numel() >= rows and kept.maxima.numel() >= maxima:
-            if capturing and not any(kept is one for one in _captured):
-                _captured.append(kept)
-            return kept
-        rows = max(rows, kept.arrived.numel())
-        maxima = max(maxima, kept.maxima.numel())
-    # Powers of two: prompts of growing length do not each need a new one.
-    made = TopkWorkspace(
-        arrived=torch.zeros(
-            _power_of_two(rows), dtype=torch.int32, device=scores.device
-        ),
-        maxima=torch.empty(
-            _power_of_two(maxima), dtype=torch.int32, device=scores.device
-        ),
+    return _WORKSPACES.get(scores.device, rows, rows * row_maxima(width, k), kind=k)
+
+
+def _make(device: torch.device, rows: int, maxima: int) -> TopkWorkspace:
+    return TopkWorkspace(
+        arrived=torch.zeros(rows, dtype=torch.int32, device=device),
+        maxima=torch.empty(maxima, dtype=torch.int32, device=device),
     )
-    # What is allocated inside a capture lives in that graph's pool: it is that graph's alone.
-    if not capturing:
-        _workspaces[key] = made
-    return made
 
 
-def _power_of_two(size: int) -> int:
-    return 1 << max(0, size - 1).bit_length()
-
-
-def _has_compiler() -> bool:
-    try:
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
-    except ModuleNotFoundError:
-        return False
+_WORKSPACES = StreamWorkspaces(_make)
 
 
 def _other_topk() -> Optional[str]:

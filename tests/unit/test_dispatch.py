@@ -79,6 +79,20 @@ def test_an_explicit_choice_of_the_user_wins_over_auto_and_refuses_on():
         decide("on", CUDA[12, 0], "SGLANG_OPT_USE_TILELANG_INDEXER=1")
 
 
+def test_what_a_path_lacks_is_said_and_refuses_on():
+    missing = "it builds on SGLANG_SM120_OTHER, which is not in use"
+    card = CUDA[12, 0]
+    assert choose(NAME, "auto", card, missing=missing) == Choice(
+        False, f"{NAME}=auto: {missing}"
+    )
+    assert choose(NAME, "off", card, missing=missing) == Choice(False, f"{NAME}=off")
+    with pytest.raises(
+        FlagError,
+        match=f"{NAME}=on cannot work: {missing}. Give it what it needs, or set {NAME}=off or auto",
+    ):
+        choose(NAME, "on", card, missing=missing)
+
+
 @pytest.mark.parametrize("word", ["", "1", "ON", "true"])
 def test_another_word_is_an_error(word):
     with pytest.raises(ValueError, match=f"{NAME}: expected auto, on or off, got"):
@@ -103,6 +117,19 @@ def test_a_route_logs_its_path_and_reason_once_for_each_setting(caplog, monkeypa
         f"sm_120 indexer: our kernel ({NAME}=auto, cuda 12.0)",
         f"sm_120 indexer: upstream's path ({NAME}=off)",
         f"sm_120 indexer: upstream's path ({NAME}=auto yields to X=1)",
+    ]
+
+
+def test_a_route_names_the_other_path_and_asks_again_when_something_is_missing(
+    caplog, monkeypatch
+):
+    monkeypatch.setattr("kernels.dispatch.current_device", lambda: CUDA[12, 0])
+    route = Route(NAME, "split-K", "several blocks", instead="one block")
+    with caplog.at_level(logging.INFO):
+        assert route.active("auto") and not route.active("auto", missing="no kernel")
+    assert caplog.messages == [
+        f"sm_120 split-K: several blocks ({NAME}=auto, cuda 12.0)",
+        f"sm_120 split-K: one block ({NAME}=auto: no kernel)",
     ]
 
 

@@ -63,10 +63,22 @@ def test_one_log_line_whatever_the_number_of_calls(capability, caplog):
     assert line.startswith("sm_120 indexer: ") and "SGLANG_SM120_INDEXER=auto" in line
 
 
-def test_the_check_at_start_logs_nothing(capability, caplog):
+def test_the_check_at_start_logs_the_path(capability, caplog):
     with caplog.at_level(logging.INFO), sglang_tree.modules(HOOK) as (hook,):
         hook.check(mock.Mock(enable_deepseek_v4_fp4_indexer=False))
-    assert not caplog.messages
+    (line,) = caplog.messages
+    assert line.startswith("sm_120 indexer: ")
+
+
+def test_the_check_at_start_knows_the_fp4_indexer(caplog):
+    available = mock.patch("torch.cuda.is_available", return_value=True)
+    card = mock.patch("torch.cuda.get_device_capability", return_value=(12, 0))
+    with caplog.at_level(logging.INFO), available, card:
+        with sglang_tree.modules(HOOK) as (hook,):
+            hook.check(mock.Mock(enable_deepseek_v4_fp4_indexer=True))
+    (line,) = caplog.messages
+    assert "upstream's path" in line
+    assert "yields to --enable-deepseek-v4-fp4-indexer" in line
 
 
 def metadata_of(module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from types import SimpleNamespace
 from unittest import mock
@@ -40,7 +41,8 @@ def test_the_torch_version_of_the_user_comes_first(hook):
 
 
 def test_a_python_without_the_compiler_is_refused_at_start(hook):
-    with mock.patch.object(hook, "_has_compiler", return_value=False):
+    compiler_check = sys.modules[hook.require_compiler.__module__]
+    with mock.patch.object(compiler_check, "_has_bindings", return_value=False):
         with pytest.raises(
             RuntimeError, match="install SGLang's own requirement cuda-python"
         ):
@@ -103,7 +105,7 @@ def test_an_outgrown_one_is_kept_only_for_a_graph_that_uses_it(hook, streams):
     streams.capturing = False
     streams.select(500, 262_144)
     streams.given.clear()
-    assert used() is not None and len(hook._captured) == 1
+    assert used() is not None and len(hook._WORKSPACES._captured) == 1
 
 
 def test_a_long_prompt_in_chunks_makes_few(streams):
