@@ -29,7 +29,7 @@ HEAVY = {
     "sglang.srt.layers.linear": ("ReplicatedLinear",),
     "sglang.srt.state_capturer.indexer_topk": ("get_global_indexer_capturer",),
     "sglang.srt.utils": ("add_prefix", "is_hip"),
-    "sglang.srt.utils.common": ("is_sm120_supported",),
+    "sglang.srt.utils.common": ("is_sm120_supported", "is_sm90_supported"),
 }
 
 
@@ -50,7 +50,7 @@ def _package(name: str) -> ModuleType:
 def modules(*names: str, sm120: bool = True):
     """Import ``names`` from the tree; a name is given without ``sglang.srt.``. Yields the modules.
 
-    ``sm120``: what upstream's is_sm120_supported says. The modules are gone afterwards.
+    ``sm120``: what upstream's is_sm120_supported says; without it the card is an sm_90. The modules are gone afterwards.
     """
     fakes = {}
     for heavy, symbols in HEAVY.items():
@@ -61,6 +61,7 @@ def modules(*names: str, sm120: bool = True):
     fakes["sglang.srt.utils"].is_hip = lambda: False
     fakes["sglang.srt.utils"].__path__ = []
     fakes["sglang.srt.utils.common"].is_sm120_supported = lambda: sm120
+    fakes["sglang.srt.utils.common"].is_sm90_supported = lambda: not sm120
     fakes["sglang.srt.state_capturer.indexer_topk"].get_global_indexer_capturer = (
         lambda: None
     )
@@ -75,14 +76,14 @@ def modules(*names: str, sm120: bool = True):
     for name in packages - set(fakes):
         fakes[name] = _package(name)
     # Only sglang's entries are taken back: others (triton) can be imported once in a process.
-    kept = _take_sglang_modules()
+    kept = take_modules("sglang")
     sys.modules.update(fakes)
     # The generated kernel package has a real __init__; let it run.
     sys.modules.pop("sglang.srt.layers.sm120", None)
     try:
         yield [importlib.import_module(f"sglang.srt.{name}") for name in names]
     finally:
-        _take_sglang_modules()
+        take_modules("sglang")
         sys.modules.update(kept)
 
 
@@ -100,6 +101,7 @@ def on_sm120(name: str):
         yield module
 
 
-def _take_sglang_modules() -> dict[str, ModuleType]:
-    names = [name for name in sys.modules if name.split(".")[0] == "sglang"]
+def take_modules(*packages: str) -> dict[str, ModuleType]:
+    """Take the modules of these packages out of ``sys.modules``."""
+    names = [name for name in sys.modules if name.split(".")[0] in packages]
     return {name: sys.modules.pop(name) for name in names}

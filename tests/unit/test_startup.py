@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from types import SimpleNamespace
 from unittest import mock
 
@@ -30,15 +31,24 @@ OTHERS = (
 @pytest.fixture
 def startup():
     clean = {k: v for k, v in os.environ.items() if k not in {*FORCED, *OTHERS}}
-    # The top-k's own check asks for a compiler that this Python may lack: see test_topk_hook.
-    clean["SGLANG_SM120_TOPK"] = "off"
+    # These two ask for a compiler that this Python may lack: see their hooks' tests.
+    clean |= {"SGLANG_SM120_TOPK": "off", "SGLANG_SM120_DECODE": "off"}
     with mock.patch.dict(os.environ, clean, clear=True):
         with sglang_tree.modules("layers.sm120.startup") as (module,):
             yield module
 
 
 def server_args(fp4=False):
-    return SimpleNamespace(enable_deepseek_v4_fp4_indexer=fp4)
+    return SimpleNamespace(
+        enable_deepseek_v4_fp4_indexer=fp4,
+        tp_size=4,
+        dp_size=1,
+        attn_cp_size=1,
+        enable_dp_attention=False,
+        enable_dsa_prefill_context_parallel=False,
+        speculative_algorithm="EAGLE",
+        speculative_moe_runner_backend=None,
+    )
 
 
 def card(major, minor=0):
@@ -148,6 +158,20 @@ def test_on_with_another_indexer_of_the_user_stops_the_server(startup, other):
     ):
         check(startup, "on")
     check(startup, "auto")
+
+
+def test_each_flag_says_its_path_once_when_the_server_starts(startup, caplog):
+    with caplog.at_level("INFO"):
+        check(startup, "auto")
+        check(startup, "auto")
+    paths = [m for m in caplog.messages if m.startswith("sm_120 ")]
+    flags = [re.search(r"\((SGLANG_SM120_\w+)=", line).group(1) for line in paths]
+    registered = [
+        name
+        for name, field in vars(type(startup.envs)).items()
+        if name.startswith("SGLANG_SM120_") and type(field).__name__ == "EnvChoice"
+    ]
+    assert sorted(flags) == sorted(registered)
 
 
 def test_a_hook_that_nothing_calls_yet_is_not_asked(startup, monkeypatch):

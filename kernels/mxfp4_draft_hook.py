@@ -1,0 +1,100 @@
+"""What patch 0100 calls: the runner of a draft layer's MXFP4 experts, and a clear error where none fits."""
+
+from __future__ import annotations
+
+import logging
+from typing import Optional
+
+from sglang.srt.environ import envs
+from sglang.srt.utils.common import is_sm90_supported, is_sm120_supported
+
+from .dispatch import Route
+
+logger = logging.getLogger(__name__)
+
+# The one runner whose MXFP4 method has a path for sm_120: Triton, on the experts as they are stored.
+RUNNER = "marlin"
+
+ROUTE = Route(
+    "SGLANG_SM120_MXFP4_DRAFT",
+    "draft experts",
+    f"MXFP4 with the runner {RUNNER}",
+    minimum=(9, 0),
+    why_minimum="upstream's MXFP4 Marlin kernel starts there",
+)
+
+
+def check(server_args) -> None:
+    """Log the choice. Raises FlagError where SGLANG_SM120_MXFP4_DRAFT=on cannot work."""
+    flag = envs.SGLANG_SM120_MXFP4_DRAFT.get()
+    if server_args.speculative_algorithm is None:
+        logger.info("sm_120 draft experts: no draft model in this server")
+    else:
+        ROUTE.active(flag, _users_runner(server_args), _missing())
+
+
+def pick_runner(server_args) -> None:
+    """Give the draft's experts the runner ``RUNNER`` where they are MXFP4 and would inherit another.
+
+    A draft inherits the target's runner, which the target's quantization chooses. Call it when the
+    target's runner is settled.
+    """
+    if server_args.speculative_algorithm is None:
+        return
+    flag = envs.SGLANG_SM120_MXFP4_DRAFT.get()
+    if not ROUTE.active(flag, _users_runner(server_args), _missing()):
+        return
+    inherited = server_args.moe_runner_backend
+    if RUNNER in (inherited, server_args.speculative_moe_runner_backend):
+        return
+    if not _draft_is_mxfp4(server_args):
+        logger.info("sm_120 draft experts: no MXFP4, they keep %s", inherited)
+        return
+    server_args.speculative_moe_runner_backend = RUNNER
+    if server_args.speculative_moe_a2a_backend is None:
+        # The method takes tokens that no all-to-all has sorted.
+        server_args.speculative_moe_a2a_backend = "none"
+    logger.info("sm_120 draft experts: %s instead of %s", RUNNER, inherited)
+
+
+def require_kernel(runner, prefix: str) -> None:
+    """Raise ValueError where the MXFP4 experts of layer ``prefix`` have no kernel with this runner.
+
+    ``runner`` is upstream's MoeRunnerBackend. With SGLANG_SM120_MXFP4_DRAFT=off nothing is refused.
+    """
+    if not is_sm120_supported() or envs.SGLANG_SM120_MXFP4_DRAFT.get() == "off":
+        return
+    if runner.value != RUNNER:
+        raise ValueError(
+            f"the MXFP4 experts of {prefix} have no sm_120 kernel with the runner {runner.value}: pass"
+            f" --moe-runner-backend {RUNNER}, or --speculative-moe-runner-backend {RUNNER} if this is the"
+            " draft's layer (SGLANG_SM120_MXFP4_DRAFT=off skips this test)"
+        )
+
+
+def _users_runner(server_args) -> Optional[str]:
+    runner = server_args.speculative_moe_runner_backend
+    if runner in (None, RUNNER):
+        return None
+    return f"--speculative-moe-runner-backend {runner}"
+
+
+def _missing() -> Optional[str]:
+    if is_sm90_supported() or is_sm120_supported():
+        return None
+    return f"upstream's MXFP4 method for {RUNNER} takes sm_90 and sm_120 only"
+
+
+def _draft_is_mxfp4(server_args) -> bool:
+    """Whether the draft's checkpoint holds its experts as MXFP4: an FP8 checkpoint with packed experts."""
+    from sglang.srt.configs.model_config import ModelConfig
+
+    path = server_args.speculative_draft_model_path
+    revision = server_args.speculative_draft_model_revision
+    draft = ModelConfig.from_server_args(
+        server_args,
+        model_path=path or server_args.model_path,
+        model_revision=(revision or "main") if path else server_args.revision,
+        is_draft_model=True,
+    )
+    return draft.quantization == "fp8" and draft.is_fp4_experts
