@@ -1,0 +1,237 @@
+"""Patch 0080's result: the model's own attention layer, with one rank's heads and with all of them.
+
+The real ``MQALayer.forward`` and its prepare functions run on the CPU in float64 for each rank of a
+tensor-parallel group; the kernels are replaced by plain sums per head.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+import sglang_stubs
+
+MODEL = "models.deepseek_v4"
+TOKENS, KEYS, HEADS, DIM, ROPE = 3, 5, 64, 16, 4
+HIDDEN, RANK, GROUPS, O_RANK = 12, 6, 8, 7
+
+
+CUDA = {
+    "utils.common.is_sm120_supported": lambda: True,
+    "models.deepseek_v2._is_cuda": True,
+    "models.deepseek_v2._is_hip": False,
+    "models.deepseek_v2._is_npu": False,
+}
+
+
+@contextmanager
+def model(flag: str, breakable_graph: bool = False):
+    """The model's module on an sm_120 card."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_")}
+    clean |= {"SGLANG_SM120_LOCAL_HEADS": flag, "SGLANG_OPT_FP8_WO_A_GEMM": "0"}
+    with (
+        mock.patch.dict(os.environ, clean, clear=True),
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
+        sglang_stubs.imported(MODEL, given=CUDA) as module,
+    ):
+        module.get_attn_tp_context = lambda: SimpleNamespace(input_scattered=True)
+        module.get_is_capture_mode = lambda: False
+        module.is_in_breakable_cuda_graph = lambda: breakable_graph
+        module.dsa_use_prefill_cp = lambda _batch: False
+        module.fused_q_norm_rope = norm_and_turn
+        module.fused_rope_inplace = turn
+        yield module
+
+
+def norm_and_turn(q, out, eps, _freqs, positions):
+    out.copy_(q / (q.square().mean(-1, keepdim=True) + eps).sqrt())
+    turn(out[..., -ROPE:], None, None, positions, inverse=False)
+
+
+def turn(x, _k, _freqs, positions, inverse):
+    angle = torch.cos(positions.double() + (0.3 if inverse else 0.1))
+    x.mul_(angle[:, None, None])
+
+
+class Weights:
+    """Of one layer, the same for each number of ranks."""
+
+    def __init__(self, seed: int):
+        gen = torch.Generator().manual_seed(seed)
+        draw = lambda *shape: torch.randn(*shape, generator=gen, dtype=torch.float64)
+        self.x = draw(TOKENS, HIDDEN)
+        self.keys = draw(TOKENS, KEYS, DIM)
+        self.sink = draw(HEADS)
+        self.wq_a = draw(RANK, HIDDEN)
+        self.wq_b = draw(HEADS, DIM, RANK)
+        self.wo_a = draw(GROUPS, O_RANK, HEADS * DIM // GROUPS)
+        self.wo_b = draw(HIDDEN, GROUPS, O_RANK)
+
+    def attend(self, q, sink):
+        """One head at a time: the same sums whatever heads stand beside it."""
+        assert sink.shape == q.shape[1:2]
+        out = torch.empty_like(q)
+        for head in range(q.shape[1]):
+            scores = torch.einsum("td,tkd->tk", q[:, head], self.keys)
+            top = scores.amax(-1, keepdim=True)
+            weights = torch.exp(scores - top)
+            total = weights.sum(-1, keepdim=True) + torch.exp(sink[head] - top)
+            out[:, head] = torch.einsum("tk,tkd->td", weights / total, self.keys)
+        return out
+
+
+def layer_of(module, weights: Weights, rank: int, ranks: int):
+    """``MQALayer`` of one rank, with its part of the weights."""
+    heads, groups = HEADS // ranks, GROUPS // ranks
+    first, first_group = rank * heads, rank * groups
+    wq_b = weights.wq_b[first : first + heads].reshape(-1, RANK)
+    wo_a = weights.wo_a[first_group : first_group + groups]
+    wo_b = weights.wo_b[:, first_group : first_group + groups].reshape(HIDDEN, -1)
+    layer = module.MQALayer.__new__(module.MQALayer)
+    torch.nn.Module.__init__(layer)
+    for name, value in dict(
+        tp_rank=rank,
+        tp_size=ranks,
+        n_heads=HEADS,
+        n_local_heads=heads,
+        n_groups=GROUPS,
+        n_local_groups=groups,
+        head_dim=DIM,
+        qk_rope_head_dim=ROPE,
+        q_lora_rank=RANK,
+        o_lora_rank=O_RANK,
+        eps=1e-6,
+        layer_id=0,
+        compress_ratio=4,
+        freqs_cis=None,
+        alt_streams=None,
+        dsa_enable_prefill_cp=False,
+        fuse_wqa_wkv=False,
+        use_fused_qk_norm_rope=False,
+        indexer=None,
+        compressor=None,
+        attn_sink=weights.sink,
+        attn_mqa=SimpleNamespace(layer_id=0, v_head_dim=DIM),
+        q_norm=lambda q: q,
+        wq_a=lambda x: (x @ weights.wq_a.T, None),
+        wq_b=lambda q: (q @ wq_b.T, None),
+        wo_a=SimpleNamespace(weight=wo_a.reshape(-1, wo_a.shape[-1])),
+        _compute_kv_to_cache=lambda *_args, **_kwargs: None,
+    ).items():
+        object.__setattr__(layer, name, value)
+    object.__setattr__(layer, "wo_b", lambda o: (o @ wo_b.T, None))
+    return layer
+
+
+def partial_output(module, weights, rank, ranks, seen, change=None):
+    """What one rank adds to the layer's output; ``seen`` collects the heads that attention got."""
+
+    def attend(q, k, v, attn_sink, **_):
+        assert k is v
+        seen.append(q.shape[1])
+        return weights.attend(q, attn_sink)
+
+    backend = SimpleNamespace(forward=attend)
+    batch = SimpleNamespace(
+        forward_mode=SimpleNamespace(is_extend=lambda: True),
+        num_token_non_padded_cpu=TOKENS,
+        out_cache_loc=torch.arange(TOKENS),
+    )
+    layer = layer_of(module, weights, rank, ranks)
+    if change is not None:
+        change(layer)
+    module.get_attn_backend = lambda: backend
+    module.get_forward_context = lambda: SimpleNamespace(
+        forward_batch=batch, attention_layers=[layer.attn_mqa]
+    )
+    return layer.forward(weights.x, torch.arange(TOKENS), batch)
+
+
+@pytest.fixture
+def poison():
+    """What upstream's padding leaves unwritten is NaN."""
+    new_empty = torch.Tensor.new_empty
+
+    def poisoned(self, *args, **kwargs):
+        return new_empty(self, *args, **kwargs).fill_(float("nan"))
+
+    with mock.patch.object(torch.Tensor, "new_empty", poisoned):
+        yield
+
+
+@pytest.mark.parametrize("breakable_graph", [False, True], ids=["direct", "split op"])
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_local_heads_are_the_padded_heads_bit_for_bit(
+    ranks, breakable_graph, poison, seed
+):
+    weights = Weights(seed)
+    seen = {"off": [], "auto": []}
+    outputs = {}
+    for flag in seen:
+        with model(flag, breakable_graph) as module:
+            outputs[flag] = [
+                partial_output(module, weights, rank, ranks, seen[flag])
+                for rank in range(ranks)
+            ]
+    for rank in range(ranks):
+        assert torch.equal(outputs["auto"][rank], outputs["off"][rank]), rank
+    assert seen == {"off": [HEADS] * ranks, "auto": [HEADS // ranks] * ranks}
+    with model("off") as module:
+        alone = partial_output(module, weights, 0, 1, [])
+    torch.testing.assert_close(sum(outputs["auto"]), alone, rtol=1e-12, atol=1e-12)
+
+
+def test_a_neighbours_sinks_would_be_seen(seed):
+    """The comparison above can fail: sinks of another rank change the output."""
+    weights = Weights(seed)
+    with model("auto") as module:
+        first = partial_output(module, weights, 0, 4, [])
+        weights.sink = weights.sink.roll(HEADS // 4)
+        assert not torch.equal(partial_output(module, weights, 0, 4, []), first)
+
+
+@pytest.mark.parametrize(
+    "flag,wanted", [("auto", None), ("off", (TOKENS, HEADS // 4, DIM))]
+)
+def test_the_prepare_function_of_captured_graphs_makes_q_too(flag, wanted, seed):
+    """Under capture another prepare function gets the place for q, or makes one."""
+    weights = Weights(seed)
+    places = []
+
+    def change(layer):
+        def prepare(x, positions, batch, backend, q_out=None, x_quant=None):
+            places.append(None if q_out is None else tuple(q_out.shape))
+            return layer._compute_q_b(x @ weights.wq_a.T, positions, q_out)
+
+        for name, value in dict(
+            alt_streams=[None] * 3,
+            _multi_stream_bs_limit=128,
+            _forward_prepare_multi_stream=prepare,
+        ).items():
+            object.__setattr__(layer, name, value)
+
+    with model(flag) as module:
+        expected = partial_output(module, weights, 1, 4, [])
+        module.get_is_capture_mode = lambda: True
+        captured = partial_output(module, weights, 1, 4, [], change)
+    assert places == [wanted]
+    assert torch.equal(captured, expected)
+
+
+def test_a_step_without_tokens_is_upstreams(seed):
+    weights = Weights(seed)
+    weights.x = weights.x[:0]
+    with model("auto") as module:
+        module.get_attn_tp_context = lambda: SimpleNamespace(input_scattered=False)
+
+        def change(layer):
+            wo_b = SimpleNamespace(reduce_results=False)
+            object.__setattr__(layer, "wo_b", wo_b)
+
+        assert partial_output(module, weights, 1, 4, [], change) is weights.x
