@@ -57,9 +57,13 @@ def process(capability: tuple[int, int], **environment: str):
         flash_mla.flash_mla_with_kvcache = kernel("FlashMLA")
         flash_mla.get_mla_metadata = lambda: ("FlashMLA's schedule", None)
         flash_mla_sm120._sm120_sparse_decode_fwd = kernel("upstream's torch version")
-        decode_hook.sparse_mla_decode = kernel("ours")
-        decode_hook.decode_workspace = lambda heads, _device: SimpleNamespace(
-            heads=heads
+        # With the signatures of the real ones.
+        decode_hook.sparse_mla_decode = mock.create_autospec(
+            decode_hook.sparse_mla_decode, side_effect=kernel("ours")
+        )
+        decode_hook.decode_workspace = mock.create_autospec(
+            decode_hook.decode_workspace,
+            side_effect=lambda heads, _device: SimpleNamespace(heads=heads),
         )
         backend.calls, backend.stream = calls, stream
         backend.decode_hook = decode_hook
