@@ -121,7 +121,7 @@ class Route:
         self._instead = instead
         self._limits = dict(minimum=minimum, why_minimum=why_minimum)
         self._choices: dict[tuple[str, Optional[str], Optional[str]], Choice] = {}
-        self._logged: set[Choice] = set()
+        self._logged: set[str] = set()
 
     def choice(
         self, flag: str, conflict: Optional[str] = None, missing: Optional[str] = None
@@ -144,8 +144,15 @@ class Route:
     ) -> bool:
         """Whether our path runs; the first answer is logged. Raises as ``choose``."""
         choice = self.choice(flag, conflict, missing)
-        if choice not in self._logged:
-            self._logged.add(choice)
-            path = self._ours if choice.active else self._instead
-            logger.info("sm_120 %s: %s (%s)", self._what, path, choice.reason)
+        path = self._ours if choice.active else self._instead
+        self._say(f"{path} ({choice.reason})")
         return choice.active
+
+    def idle(self, why: str) -> None:
+        """Log, once, that this process has nothing to choose for the flag, and why."""
+        self._say(f"nothing to do ({why})")
+
+    def _say(self, path: str) -> None:
+        if path not in self._logged:
+            self._logged.add(path)
+            logger.info("sm_120 %s: %s", self._what, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Optional
 
 from sglang.srt.environ import envs
@@ -11,8 +10,6 @@ from sglang.srt.utils.common import is_sm120_supported
 from . import decode_hook, prefill_hook
 from .dispatch import Route
 
-logger = logging.getLogger(__name__)
-
 ROUTE = Route(
     "SGLANG_SM120_LOCAL_HEADS",
     "heads",
@@ -20,12 +17,14 @@ ROUTE = Route(
 )
 
 
-def active() -> bool:
-    """Whether a rank attends on its own heads only. The first answer is logged.
+def active(ranks: int) -> bool:
+    """Whether a rank, of so many that share attention's heads, attends on its own only.
 
-    Ask only where attention is tensor-parallel. Raises FlagError where SGLANG_SM120_LOCAL_HEADS=on
-    cannot work.
+    The first answer is logged. Raises FlagError where SGLANG_SM120_LOCAL_HEADS=on cannot work.
     """
+    if ranks == 1:
+        ROUTE.idle("each rank has all heads")
+        return False
     return ROUTE.active(envs.SGLANG_SM120_LOCAL_HEADS.get(), missing=_missing())
 
 
@@ -34,21 +33,20 @@ def check(server_args) -> None:
     envs.SGLANG_SM120_LOCAL_HEADS.get()
     why = _why_all_heads_are_local(server_args)
     if why is None:
-        active()
+        active(server_args.tp_size)
     else:
-        logger.info(
-            "sm_120 heads: each rank has all of them, nothing to drop (%s)", why
-        )
+        ROUTE.idle(f"each rank has all heads: {why}")
 
 
 def _why_all_heads_are_local(server_args) -> Optional[str]:
-    if server_args.tp_size == 1:
+    tp_size = server_args.tp_size
+    if tp_size == 1:
         return "--tp-size 1"
     if server_args.enable_dsa_prefill_context_parallel:
         return "prefill context parallelism"
     dp_size = server_args.dp_size if server_args.enable_dp_attention else 1
-    if server_args.tp_size == dp_size * server_args.attn_cp_size:
-        return f"--tp-size {server_args.tp_size} with DP attention of the same size"
+    if tp_size == dp_size * server_args.attn_cp_size:
+        return f"--tp-size {tp_size} with DP attention of the same size"
     return None
 
 

@@ -17,8 +17,8 @@ RUNNER = "marlin"
 
 ROUTE = Route(
     "SGLANG_SM120_MXFP4_DRAFT",
-    "draft experts",
-    f"MXFP4 with the runner {RUNNER}",
+    "MXFP4 experts",
+    f"the runner {RUNNER}, for a draft's too",
     minimum=(9, 0),
     why_minimum="upstream's MXFP4 Marlin kernel starts there",
 )
@@ -26,11 +26,7 @@ ROUTE = Route(
 
 def check(server_args) -> None:
     """Log the choice. Raises FlagError where SGLANG_SM120_MXFP4_DRAFT=on cannot work."""
-    flag = envs.SGLANG_SM120_MXFP4_DRAFT.get()
-    if server_args.speculative_algorithm is None:
-        logger.info("sm_120 draft experts: no draft model in this server")
-    else:
-        ROUTE.active(flag, _users_runner(server_args), _missing())
+    _active(_users_runner(server_args))
 
 
 def pick_runner(server_args) -> None:
@@ -41,20 +37,23 @@ def pick_runner(server_args) -> None:
     """
     if server_args.speculative_algorithm is None:
         return
-    flag = envs.SGLANG_SM120_MXFP4_DRAFT.get()
-    if not ROUTE.active(flag, _users_runner(server_args), _missing()):
+    if not _active(_users_runner(server_args)):
         return
     inherited = server_args.moe_runner_backend
     if RUNNER in (inherited, server_args.speculative_moe_runner_backend):
         return
     if not _draft_is_mxfp4(server_args):
-        logger.info("sm_120 draft experts: no MXFP4, they keep %s", inherited)
+        logger.info(
+            "sm_120 MXFP4 experts: the draft has none, its own keep %s", inherited
+        )
         return
     server_args.speculative_moe_runner_backend = RUNNER
     if server_args.speculative_moe_a2a_backend is None:
         # The method takes tokens that no all-to-all has sorted.
         server_args.speculative_moe_a2a_backend = "none"
-    logger.info("sm_120 draft experts: %s instead of %s", RUNNER, inherited)
+    logger.info(
+        "sm_120 MXFP4 experts: %s for the draft instead of %s", RUNNER, inherited
+    )
 
 
 def require_kernel(runner, prefix: str) -> None:
@@ -62,14 +61,17 @@ def require_kernel(runner, prefix: str) -> None:
 
     ``runner`` is upstream's MoeRunnerBackend. With SGLANG_SM120_MXFP4_DRAFT=off nothing is refused.
     """
-    if not is_sm120_supported() or envs.SGLANG_SM120_MXFP4_DRAFT.get() == "off":
-        return
-    if runner.value != RUNNER:
+    if _active() and is_sm120_supported() and runner.value != RUNNER:
         raise ValueError(
             f"the MXFP4 experts of {prefix} have no sm_120 kernel with the runner {runner.value}: pass"
             f" --moe-runner-backend {RUNNER}, or --speculative-moe-runner-backend {RUNNER} if this is the"
             " draft's layer (SGLANG_SM120_MXFP4_DRAFT=off skips this test)"
         )
+
+
+def _active(conflict: Optional[str] = None) -> bool:
+    flag = envs.SGLANG_SM120_MXFP4_DRAFT.get()
+    return ROUTE.active(flag, conflict, _missing())
 
 
 def _users_runner(server_args) -> Optional[str]:

@@ -133,6 +133,14 @@ def test_a_route_names_the_other_path_and_asks_again_when_something_is_missing(
     ]
 
 
+def test_a_route_says_once_that_there_is_nothing_to_choose(caplog):
+    route = Route(NAME, "heads", "fewer")
+    with caplog.at_level(logging.INFO):
+        route.idle("one rank")
+        route.idle("one rank")
+    assert caplog.messages == ["sm_120 heads: nothing to do (one rank)"]
+
+
 def test_the_device_of_a_machine_without_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert current_device() == CPU

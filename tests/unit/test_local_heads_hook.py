@@ -59,7 +59,7 @@ def test_any_attention_of_sm_120_takes_any_number_of_heads(
 ):
     os.environ.update(kernel | {FLAG: flag})
     hook.check(server_args())
-    assert hook.active() == expected
+    assert hook.active(4) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_any_attention_of_sm_120_takes_any_number_of_heads(
 def test_another_card(on_sm90, flag, others, expected):
     os.environ.update(others | {FLAG: flag})
     on_sm90.check(server_args())
-    assert on_sm90.active() == expected
+    assert on_sm90.active(4) == expected
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_an_sm_120_card_that_upstream_does_not_take_for_one_needs_our_kernel():
         mock.patch.dict(os.environ, {FLAG: "auto", DECODE: "off"}),
         sglang_tree.modules(HOOK, sm120=False) as (module,),
     ):
-        assert not module.active()
+        assert not module.active(4)
         os.environ[DECODE] = "auto"
-        assert module.active()
+        assert module.active(4)
 
 
 @pytest.mark.parametrize("flag", ["auto", "on", "off"])
@@ -126,8 +126,10 @@ def test_where_each_rank_has_all_heads_the_log_says_so(hook, args, why, flag, ca
     os.environ[FLAG] = flag
     with caplog.at_level("INFO"):
         hook.check(args)
+        assert not hook.active(1) and not hook.active(1)
     assert caplog.messages == [
-        f"sm_120 heads: each rank has all of them, nothing to drop ({why})"
+        f"sm_120 heads: nothing to do (each rank has all heads: {why})",
+        "sm_120 heads: nothing to do (each rank has all heads)",
     ]
 
 

@@ -161,30 +161,34 @@ def test_on_where_no_kernel_exists_stops_the_server(capability, why):
             start(server, row)
 
 
+CHOICE = f"the runner marlin, for a draft's too ({FLAG}=auto, cuda 12.0)"
+
+
 def lines(caplog):
-    return [m for m in caplog.messages if m.startswith("sm_120 draft experts")]
+    start = "sm_120 MXFP4 experts: "
+    return [m.removeprefix(start) for m in caplog.messages if m.startswith(start)]
 
 
 @pytest.mark.parametrize(
     "row,said",
     [
         (SM120[0], []),
-        (SM120[7], ["marlin instead of flashinfer_cutlass"]),
-        (SM120[15], ["no MXFP4, they keep flashinfer_cutlass"]),
+        (SM120[7], ["marlin for the draft instead of flashinfer_cutlass"]),
+        (SM120[15], ["the draft has none, its own keep flashinfer_cutlass"]),
     ],
 )
 def test_what_is_logged(row, said, caplog):
     with caplog.at_level("INFO"), process((12, 0)) as server:
-        start(server, row)
-    choice = f"MXFP4 with the runner marlin ({FLAG}=auto, cuda 12.0)"
-    assert lines(caplog) == [f"sm_120 draft experts: {x}" for x in (choice, *said)]
+        server.draft_method(start(server, row))
+    assert lines(caplog) == [CHOICE, *said]
 
 
-def test_without_a_draft_nothing_is_chosen(caplog):
+def test_without_a_draft_no_runner_is_chosen(caplog):
     with caplog.at_level("INFO"), process((12, 0)) as server:
         args = server.start("mxfp4")
+        assert server.target_method(args) == MARLIN
     assert args.speculative_moe_runner_backend is None
-    assert lines(caplog) == ["sm_120 draft experts: no draft model in this server"]
+    assert lines(caplog) == [CHOICE]
 
 
 def test_a_bad_word_stops_the_server():
