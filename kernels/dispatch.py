@@ -122,6 +122,7 @@ class Route:
         self._limits = dict(minimum=minimum, why_minimum=why_minimum)
         self._choices: dict[tuple[str, Optional[str], Optional[str]], Choice] = {}
         self._logged: set[str] = set()
+        self.taken: Optional[dict] = None
 
     def choice(
         self, flag: str, conflict: Optional[str] = None, missing: Optional[str] = None
@@ -145,14 +146,16 @@ class Route:
         """Whether our path runs; the first answer is logged. Raises as ``choose``."""
         choice = self.choice(flag, conflict, missing)
         path = self._ours if choice.active else self._instead
-        self._say(f"{path} ({choice.reason})")
+        self._say(f"{path} ({choice.reason})", choice.active)
         return choice.active
 
     def idle(self, why: str) -> None:
         """Log, once, that this process has nothing to choose for the flag, and why."""
-        self._say(f"nothing to do ({why})")
+        self._say(f"nothing to do ({why})", None)
 
-    def _say(self, path: str) -> None:
+    def _say(self, path: str, ours: Optional[bool]) -> None:
         if path not in self._logged:
             self._logged.add(path)
             logger.info("sm_120 %s: %s", self._what, path)
+            # What a server that is asked tells: the line, and whether it is our path.
+            self.taken = {"path": f"{self._what}: {path}", "ours": ours}

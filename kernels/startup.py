@@ -7,6 +7,8 @@ import logging
 import pkgutil
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
+from typing import Iterator
 
 from sglang.srt.environ import envs
 
@@ -63,12 +65,18 @@ def check_flags(server_args) -> None:
     Raises dispatch.FlagError where one is ``on`` and cannot, so a server dies at start with the
     reason instead of serving another path.
     """
+    for hook in hooks():
+        hook.check(server_args)
+
+
+def hooks() -> Iterator[ModuleType]:
+    """The modules of this package that upstream's code calls, each with its ROUTE."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.name.endswith("_hook"):
             hook = importlib.import_module(f".{module.name}", __package__)
             # The patch that calls a hook also registers its flag; the one before brings the file.
             if hasattr(envs, hook.ROUTE.name):
-                hook.check(server_args)
+                yield hook
 
 
 @lru_cache(maxsize=None)
