@@ -1,5 +1,13 @@
-#!/bin/sh
-# Time the kernels on this machine's GPU: scripts/bench.sh kernel [--case NAME] [--out FILE]
-# PYTHON names an interpreter that has torch and triton (default: python3).
-root=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 70
-PYTHONPATH="$root/scripts${PYTHONPATH:+:$PYTHONPATH}" exec "${PYTHON:-python3}" -m patchset.bench "$@"
+#!/usr/bin/env bash
+# Measure: scripts/bench.sh kernel [--case NAME] [--out FILE]    the kernels on this machine's GPU
+#          scripts/bench.sh serving --arm NAME=URL...            running servers, taking turns
+# For `kernel`, PYTHON names an interpreter that has torch and triton (default: python3).
+set -euo pipefail
+scripts=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+if [ "${1:-}" = serving ]; then
+    # The benchmark keeps the PYTHONPATH of the caller, which venv.sh unsets.
+    export PATCHSET_CALLERS_PYTHONPATH=${PYTHONPATH:-}
+    . "$scripts/venv.sh"
+    PYTHONPATH=$scripts exec "$venv_python" -P -m patchset bench "$@"
+fi
+PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" exec "${PYTHON:-python3}" -m patchset.bench "$@"

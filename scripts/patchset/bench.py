@@ -1,4 +1,4 @@
-"""`scripts/bench.sh`: the command line of the benchmarks.
+"""`scripts/bench.sh kernel` and `roofline`: the command line of the benchmarks of kernels.
 
 A program of its own, because a GPU host's Python has torch and triton and nothing else of ours.
 """
@@ -18,6 +18,7 @@ def main(argv: list[str]) -> int:
         prog="scripts/bench.sh",
         description="Time the kernels against the stock functions on this machine's GPU. "
         "PYTHON names the interpreter that has torch and triton (default: python3).",
+        epilog="scripts/bench.sh serving measures running servers: see its --help",
     )
     parser.add_argument(
         "what",

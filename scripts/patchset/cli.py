@@ -56,6 +56,8 @@ def main(argv: list[str]) -> int:
         signals.unwind()
         arguments = _arguments(argv)
         invocation.remember(arguments.parser, arguments)
+        # What a server is started with: as the caller has it, without what git needs.
+        arguments.environment = dict(os.environ)
         gitenv.scrub()
         return int(arguments.run(arguments))
     except _Usage as usage:
@@ -109,7 +111,9 @@ def _meeting(error: OSError) -> Failure:
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     arguments, unknown = _parser().parse_known_args(argv)
-    if unknown:
+    if getattr(arguments, "passes_on", False):
+        arguments.passed = unknown
+    elif unknown:
         # The usage of the verb, not of the whole, says what could have been meant.
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     return arguments

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -15,6 +17,19 @@ def die_silently() -> None:
 def unwind() -> None:
     """For the time of the work: what is half-done is cleaned up on the way out."""
     _set(_raise)
+
+
+@contextmanager
+def held_off() -> Iterator[None]:
+    """Ignore them while something that must be done to its end, and soon ends, is done."""
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _set(handler) -> None:

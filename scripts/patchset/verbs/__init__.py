@@ -1,10 +1,13 @@
 """The verbs of the command line, one module each."""
 
-from . import apply, check, checkpoint, export
+from . import apply, bench, check, checkpoint, export, serve, smoke
 
 ALL = (
     apply.register,
     check.register,
     export.register,
     checkpoint.register,
+    bench.register,
+    serve.register,
+    smoke.register,
 )

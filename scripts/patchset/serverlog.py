@@ -1,0 +1,82 @@
+"""What a server's log says: how far it has come, and what it died of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_STAGES = (
+    ("Load weight begin", "loading weights"),
+    ("Load weight end", "weights are loaded"),
+    ("Capture cuda graph begin", "capturing CUDA graphs"),
+    ("Capture cuda graph end", "CUDA graphs are captured"),
+    ("Uvicorn running", "warming up"),
+    ("The server is fired up", "ready"),
+)
+_FATAL = "hit an exception"
+_TRACEBACK = "Traceback (most recent call last):"
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure)\b.*")
+_PLAIN = re.compile(
+    r"(error: .*|.*No module named .*|.*[Aa]ddress already in use.*|.*CUDA error.*|.*out of memory.*|^Killed$)"
+)
+# SGLang's prefix of a line: [2026-11-29 12:00:00 TP0]
+_PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*")
+
+
+def stage(lines: Sequence[str]) -> str:
+    """The last stage that the log reached."""
+    reached = "starting"
+    for line in lines:
+        for mark, name in _STAGES:
+            if mark in line:
+                reached = name
+    return reached
+
+
+def cause(lines: Sequence[str]) -> str | None:
+    """The exception that ended the server; None when the log has none.
+
+    A scheduler's comes before the main process's, which only says that a scheduler died. One that is
+    logged in the middle of a line was caught, and counts only when there is no other.
+    """
+    plain = [_PREFIX.sub("", line.rstrip()) for line in lines]
+    starts = [i for i, line in enumerate(plain) if _TRACEBACK in line]
+    fatal = [i for i in starts if _FATAL in plain[i]][:1]
+    bare = [i for i in starts if plain[i].startswith(_TRACEBACK)]
+    for start in (*fatal, *reversed(bare)):
+        found = _exception_after(plain, start)
+        if found:
+            return found
+    for line in reversed(plain):
+        if _EXCEPTION.match(line) or _PLAIN.search(line):
+            return line.strip()
+    return None
+
+
+def _exception_after(lines: Sequence[str], start: int) -> str | None:
+    """The last exception of the chain whose traceback begins at start, with its whole message."""
+    found = None
+    at = start + 1
+    while at < len(lines):
+        line = lines[at]
+        if _ends_traceback(line):
+            found = line.strip()
+            following = _next_text(lines, at + 1)
+            if following is not None and lines[following].strip() in _CHAINED:
+                at = following + 1
+                continue
+            return found
+        at += 1
+    return found
+
+
+def _ends_traceback(line: str) -> bool:
+    return bool(line) and not line[0].isspace() and _TRACEBACK not in line
+
+
+def _next_text(lines: Sequence[str], at: int) -> int | None:
+    return next((i for i in range(at, len(lines)) if lines[i].strip()), None)

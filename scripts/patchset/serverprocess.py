@@ -1,0 +1,174 @@
+"""A server process of our own: started in a session of its own, watched, and stopped with all its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from . import serverlog, signals
+from .errors import Exit, Failure
+
+STOP_SECONDS = 10.0
+_POLL = 0.5
+_TAIL = 15
+
+
+class ServerProcess:
+    """A started server. Its session id is its process id: that is how its children are told."""
+
+    def __init__(self, process: subprocess.Popen, log: Path):
+        self._process = process
+        self.log = log
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def lines(self) -> list[str]:
+        """The log so far."""
+        return self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def wait_until_ready(
+        self,
+        healthy: Callable[[], bool],
+        seconds: float,
+        progress: Callable[[str, float], None],
+    ) -> float:
+        """Wait until healthy() says so; the seconds it took.
+
+        progress gets the stage of the log and the seconds so far at each look. Raises
+        Failure(SERVER) when the server ends before, with the cause from its log, or is not ready in
+        time.
+        """
+        start = time.monotonic()
+        while True:
+            took = time.monotonic() - start
+            self.require_running()
+            if healthy():
+                return took
+            if took > seconds:
+                raise Failure(
+                    Exit.SERVER,
+                    f"the server is not ready after {seconds:g} s; it is still: "
+                    f"{serverlog.stage(self.lines())}",
+                    where=self._told(),
+                    state="it was stopped",
+                    next="give it longer with --ready-timeout S, or look into that log",
+                )
+            progress(serverlog.stage(self.lines()), took)
+            time.sleep(_POLL)
+
+    def require_running(self) -> None:
+        """Raise Failure(SERVER) with the log's cause when the server has ended."""
+        code = self._process.poll()
+        if code is None:
+            return
+        why = serverlog.cause(self.lines())
+        how = (
+            f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        )
+        raise Failure(
+            Exit.SERVER,
+            f"the server ended ({how}): {why or 'its log names no cause'}",
+            where=self._told(),
+            state="nothing of it is left running",
+            next="remove the cause, then start it again",
+        )
+
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """End the server and every process of its session; none of anybody else's."""
+        for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, seconds)):
+            self._signal(number)
+            end = time.monotonic() + patience
+            while time.monotonic() < end:
+                self._process.poll()
+                if not self._members():
+                    self._process.wait()
+                    return
+                time.sleep(0.05)
+
+    def _signal(self, number: int) -> None:
+        for pid in self._members():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+
+    def _members(self) -> list[int]:
+        """The live processes of the session, the server's own among them."""
+        return [pid for pid, session in _sessions() if session == self.pid]
+
+    def _told(self) -> str:
+        return "\n".join([str(self.log), *self.lines()[-_TAIL:]])
+
+
+@contextmanager
+def started(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> Iterator[ServerProcess]:
+    """Start a server whose output goes to a log; it is stopped on the way out, whatever happens.
+
+    Raises Failure(ENVIRONMENT) when the log can't be written or the command can't be run.
+    """
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"the server can't be started: {error.strerror or error}",
+            where=str(error.filename or command[0]),
+            state="no server was started",
+            next="name another interpreter with --python, or another log with --log",
+        ) from None
+    server = ServerProcess(process, log)
+    try:
+        yield server
+    finally:
+        with signals.held_off():
+            server.stop()
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise Failure(SERVER) when something already listens there."""
+    address = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    try:
+        with socket.create_connection((address, port), timeout=2):
+            pass
+    except OSError:
+        return
+    raise Failure(
+        Exit.SERVER,
+        f"something already listens on {address} port {port}",
+        state="it was left alone; no server was started",
+        next="stop it, or choose another with --port",
+    )
+
+
+def _sessions() -> Iterator[tuple[int, int]]:
+    """(process id, session id) of each live process of this machine."""
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            stat = Path("/proc", entry, "stat").read_bytes()
+        except OSError:
+            continue
+        # The command's name, in brackets, may hold anything.
+        state, _, _, session = stat[stat.rindex(b")") + 2 :].split()[:4]
+        if state not in (b"Z", b"X"):
+            yield int(entry), int(session)

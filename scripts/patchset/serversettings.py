@@ -1,0 +1,85 @@
+"""The SGLang settings for DeepSeek-V4 on a machine; whatever the user gives comes first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import Exit, Failure
+
+# The model's heads and output groups split over these.
+TP_SIZES = (8, 4, 2, 1)
+CONTEXT = 131_072
+
+_SAME = {
+    "--tp": "--tp-size",
+    "--tensor-parallel-size": "--tp-size",
+    "--model": "--model-path",
+}
+_DEFAULTS = {
+    "--host": "127.0.0.1",
+    "--port": "30000",
+    "--context-length": None,
+    "--chunked-prefill-size": "8192",
+    "--cuda-graph-max-bs": "64",
+    "--reasoning-parser": "deepseek-v4",
+    "--tool-call-parser": "deepseekv4",
+}
+
+
+def complete(given: Sequence[str], gpus: int | None) -> list[str]:
+    """The arguments for sglang.launch_server: what the user gave, then what they left out.
+
+    gpus is the number of GPUs, or None when the user chose a tensor parallel size. Raises
+    Failure(USAGE) without a model, or when its config.json can't be read.
+    """
+    named = options(given)
+    if "--model-path" not in named:
+        raise Failure(
+            Exit.USAGE,
+            "no model is named",
+            state="no server was started",
+            next="scripts/serve.sh --model-path DIR_OR_NAME",
+        )
+    settings = dict(_DEFAULTS)
+    settings["--context-length"] = str(_context(Path(named["--model-path"])))
+    if gpus is not None:
+        settings["--tp-size"] = str(tp_size(gpus))
+    added = [(name, value) for name, value in settings.items() if name not in named]
+    return [*given, *(word for pair in added for word in pair)]
+
+
+def options(given: Sequence[str]) -> dict[str, str]:
+    """The options of a command line with the word after each, by their long names."""
+    found = {}
+    for word, after in zip(given, [*given[1:], ""]):
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            found[_SAME.get(name, name)] = value or after
+    return found
+
+
+def tp_size(gpus: int) -> int:
+    """The most GPUs that the model's heads can be split over."""
+    return next(size for size in TP_SIZES if size <= gpus)
+
+
+def _context(model: Path) -> int:
+    """The default context, or the model's own where that is shorter and its config is here."""
+    config = model / "config.json"
+    if not config.is_file():
+        return CONTEXT
+    try:
+        longest = json.loads(config.read_text(encoding="utf-8")).get(
+            "max_position_embeddings", CONTEXT
+        )
+        return min(CONTEXT, int(longest))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise Failure(
+            Exit.USAGE,
+            f"the model's config.json can't be read: {error}",
+            where=str(config),
+            state="no server was started",
+            next="name another model with --model-path",
+        ) from None

@@ -1,0 +1,122 @@
+"""`bench serving`: the sweep against running servers, arms taking turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from .. import atomic, environment, servertree, workload
+from ..errors import EXIT_CODES, Exit
+from ..layout import Layout
+from ..servingbench import Arm, Bench, as_json, parse_arm, summary, table
+from . import smoke
+
+
+def register(subparsers, layout: Layout) -> None:
+    """Add the verb and its actions."""
+    parser = subparsers.add_parser("bench", help="measure running servers")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    serving = actions.add_parser(
+        "serving",
+        prog="scripts/bench.sh serving",
+        epilog=EXIT_CODES,
+        help="tokens per second of servers that take turns",
+        description="Run a workload of ci/workload.toml through sglang.bench_serving against "
+        "running servers that take turns. A server that fails the smoke test is not measured.",
+    )
+    serving.add_argument(
+        "--arm",
+        action="append",
+        type=_arm,
+        required=True,
+        metavar="NAME=URL[@BUILD]",
+        help='a server; BUILD is the patch that it must stand at, or "stock" (default: the last '
+        "one). Repeatable: the others are compared with the first",
+    )
+    serving.add_argument("--workload", metavar="ID", help="default: the first one")
+    serving.add_argument(
+        "--workloads",
+        type=Path,
+        default=layout.root / "ci" / "workload.toml",
+        help=argparse.SUPPRESS,
+    )
+    serving.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="a new folder for the raw files (default: in build/bench)",
+    )
+    serving.add_argument(
+        "--python",
+        metavar="PY",
+        help="the interpreter that has SGLang's dependencies (default: of the active virtual "
+        "environment, else python3)",
+    )
+    serving.add_argument(
+        "--run-timeout",
+        type=float,
+        default=1800.0,
+        metavar="S",
+        help="seconds that one run may take (default: 1800)",
+    )
+    smoke.add_options(serving, layout)
+    serving.add_argument("--json", action="store_true", help="the result as JSON")
+    serving.set_defaults(parser=serving, run=lambda arguments: _run(layout, arguments))
+
+
+def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    arms: list[Arm] = arguments.arm
+    if len({arm.name for arm in arms}) != len(arms):
+        arguments.parser.error("two arms have the same name")
+    if arguments.build:
+        arguments.parser.error("each arm has its own: --arm NAME=URL@BUILD")
+    work = workload.load(arguments.workloads, arguments.workload)
+    python = arguments.python or environment.default_python()
+    tree = servertree.find(layout.target, None)
+    smoked = [_smoke(layout, arguments, arm, arms[0]) for arm in arms]
+    folder = arguments.out or layout.target.parent / "bench" / time.strftime(
+        "%Y%m%d-%H%M%S"
+    )
+    folder.mkdir(parents=True)
+    variables = servertree.variables(tree, arguments.environment)
+    bench = Bench(python, variables, work, folder, arguments.run_timeout)
+    runs = bench.run_all(arms, _say)
+    result = {
+        "workload": asdict(work),
+        "arms": [
+            {**asdict(arm), "build": facts["build"], "weights": arguments.weights}
+            for arm, facts in zip(arms, smoked)
+        ],
+        "runs": as_json(runs),
+        "summary": summary(runs, arms),
+    }
+    atomic.write(folder / "result.json", json.dumps(result, indent=1).encode())
+    if arguments.json:
+        print(json.dumps(result, indent=1))
+    else:
+        print("\n".join([*table(result["summary"]), f"raw files: {folder}{os.sep}"]))
+    return Exit.DONE
+
+
+def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) -> dict:
+    _say(f"smoke test of {arm.name}")
+    # Random weights have no right answer: the others must agree with the first arm.
+    compared = arguments.weights == "random" and arm is not first
+    reference = first.url if compared else None
+    return smoke.run(layout, arguments, arm.url, arm.build, reference)
+
+
+def _arm(text: str) -> Arm:
+    try:
+        return parse_arm(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,183 @@
+"""`serve`: the patched server with the settings for DeepSeek-V4 on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+
+from .. import environment, gpus, serverbuild, serverprocess, serversettings, servertree
+from ..askserver import Server
+from ..errors import EXIT_CODES, Exit
+from ..invocation import script
+from ..layout import Layout
+from ..listing import columns
+from ..series import load_series
+
+_SAY_EACH = 15.0
+_WATCH = 1.0
+
+
+def register(subparsers, layout: Layout) -> None:
+    """Add the verb and its options."""
+    parser = subparsers.add_parser(
+        "serve",
+        prog="scripts/serve.sh",
+        epilog=EXIT_CODES,
+        # SGLang's own options must not be taken for the beginning of one of these.
+        allow_abbrev=False,
+        help="start the patched server with the settings for DeepSeek-V4",
+        description="Start the patched server, say when it is ready and which path each flag took, "
+        "and stop it with Ctrl-C. Every option that is not below goes to sglang.launch_server and "
+        "comes before the settings that are chosen here.",
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PY",
+        help="the interpreter that has SGLang's dependencies (default: of the active virtual "
+        "environment, else python3)",
+    )
+    parser.add_argument(
+        "--tree",
+        type=Path,
+        metavar="DIR",
+        help=f"the patched tree to serve (default: build/sglang-{layout.release}, if it is there)",
+    )
+    parser.add_argument(
+        "--installed",
+        action="store_true",
+        help="serve the sglang that is installed there, whatever tree there is",
+    )
+    parser.add_argument(
+        "--log", type=Path, metavar="FILE", help="the server's log (default: in build/)"
+    )
+    parser.add_argument(
+        "--ready-timeout",
+        type=float,
+        default=1800.0,
+        metavar="S",
+        help="seconds until it must be ready (default: 1800)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the command; start nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument(
+        "--patches", type=Path, default=layout.patches, help=argparse.SUPPRESS
+    )
+    parser.set_defaults(
+        parser=parser,
+        passes_on=True,
+        passed=[],
+        run=lambda arguments: _run(layout, arguments),
+    )
+
+
+def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    if arguments.installed and arguments.tree:
+        arguments.parser.error("--installed and --tree name two places")
+    python = arguments.python or environment.default_python()
+    tree = (
+        None if arguments.installed else servertree.find(layout.target, arguments.tree)
+    )
+    command = [python, "-m", "sglang.launch_server", *_settings(arguments)]
+    variables = servertree.variables(tree, arguments.environment)
+    if arguments.dry_run:
+        print(_shown(command, tree))
+        return Exit.DONE
+    named = serversettings.options(command)
+    host, port = named["--host"], int(named["--port"])
+    serverprocess.require_free(host, port)
+    log = arguments.log or layout.target.parent / f"server-{port}.log"
+    _say(f"starting {_shown(command, tree)}\nlog: {log}")
+    with serverprocess.started(command, variables, log) as process:
+        server = Server(_url(host, port), api_key=named.get("--api-key"))
+        with _Progress() as progress:
+            took = process.wait_until_ready(
+                server.healthy, arguments.ready_timeout, progress
+            )
+        _report(layout, arguments, server, took, log)
+        while True:
+            process.require_running()
+            time.sleep(_WATCH)
+
+
+def _settings(arguments: argparse.Namespace) -> list[str]:
+    given = arguments.passed
+    if "--tp-size" in serversettings.options(given):
+        return serversettings.complete(given, None)
+    found = gpus.visible()
+    _say("\n".join(f"GPU {i}: {gpu.line()}" for i, gpu in enumerate(found)))
+    return serversettings.complete(given, len(found))
+
+
+def _shown(command: list[str], tree: Path | None) -> str:
+    before = f"PYTHONPATH={shlex.quote(str(tree / 'python'))} " if tree else ""
+    return before + shlex.join(command)
+
+
+def _report(
+    layout: Layout,
+    arguments: argparse.Namespace,
+    server: Server,
+    took: float,
+    log: Path,
+) -> None:
+    """Say on standard output that it is ready, what it is and which paths were taken."""
+    series = load_series(arguments.patches)
+    build = serverbuild.build_of(server.get("/server_info"), series, layout.checkpoints)
+    if arguments.json:
+        facts = {
+            "url": server.url,
+            "seconds": round(took, 1),
+            "log": str(log),
+            "build": build.as_json(),
+        }
+        print(json.dumps(facts), flush=True)
+        return
+    paths = [
+        ("path", path or f"{flag}: not asked for yet")
+        for flag, path in build.paths.items()
+    ]
+    facts = [
+        ("ready", f"{server.url} after {took:.0f} s"),
+        ("build", build.line()),
+        *paths,
+        ("next", f"{script('smoke.sh')} --url {server.url}   (Ctrl-C here stops it)"),
+    ]
+    print("\n".join(columns(facts)), flush=True)
+
+
+class _Progress:
+    """Says the stage on a line that is written over on a terminal, else now and then a new one."""
+
+    def __init__(self):
+        self._said = ("", -_SAY_EACH)
+        self._on_terminal = sys.stderr.isatty()
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._on_terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, stage: str, seconds: float) -> None:
+        if self._on_terminal:
+            print(f"\r\x1b[K{stage} ({seconds:.0f} s)", end="", file=sys.stderr)
+            return
+        before, at = self._said
+        if stage != before or seconds - at >= _SAY_EACH:
+            self._said = (stage, seconds)
+            _say(f"{stage} ({seconds:.0f} s)")
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,225 @@
+"""`smoke`: is this server alive, ours, and right?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from .. import agreement, questions, references, serverbuild, smoke
+from ..askserver import Server
+from ..chat import Chat
+from ..errors import EXIT_CODES, Exit
+from ..layout import Layout
+from ..listing import columns
+from ..series import Series, load_series
+from ..smoke import Check
+
+URL = "http://127.0.0.1:30000"
+
+
+def register(subparsers, layout: Layout) -> None:
+    """Add the verb and its options."""
+    parser = subparsers.add_parser(
+        "smoke",
+        prog="scripts/smoke.sh",
+        epilog=EXIT_CODES,
+        help="check that a running server is alive, patched and right",
+        description="Ask a running server: is it alive, which patches does it run (it says so "
+        "itself), does it answer. Any doubt is exit 6.",
+    )
+    add_options(parser, layout)
+    parser.add_argument(
+        "--url", default=URL, metavar="URL", help=f"the server (default: {URL})"
+    )
+    parser.add_argument(
+        "--reference",
+        metavar="URL",
+        help="with --weights random: a server of the stock path, to agree with",
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.set_defaults(parser=parser, run=lambda arguments: _run(layout, arguments))
+
+
+def add_options(parser: argparse.ArgumentParser, layout: Layout) -> None:
+    """The options that say what a smoke test expects; `bench serving` has them too."""
+    parser.add_argument(
+        "--build",
+        metavar="PATCH",
+        help='the patch that the server must stand at, or "stock" (default: the last one)',
+    )
+    parser.add_argument(
+        "--active",
+        action="store_true",
+        help="each flag must have taken the path of this series",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("real", "smoke-model", "random"),
+        default="real",
+        help="what is served: the real model; the trained test model, whose recorded answers are "
+        "compared; or random weights, which must agree with --reference (default: real)",
+    )
+    parser.add_argument(
+        "--expected",
+        type=Path,
+        default=layout.root / "ci" / "smoke-model" / "expected.json",
+        metavar="FILE",
+        help="the recorded answers (default: ci/smoke-model/expected.json)",
+    )
+    parser.add_argument("--model", metavar="NAME", help="the served model's name")
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds that each check may take (default: 300)",
+    )
+    parser.add_argument("--api-key", metavar="KEY", help="of the server, if it has one")
+    parser.add_argument(
+        "--patches", type=Path, default=layout.patches, help=argparse.SUPPRESS
+    )
+
+
+def run(
+    layout: Layout,
+    arguments: argparse.Namespace,
+    url: str,
+    build: str | None,
+    reference: str | None,
+) -> dict:
+    """All checks of one server; the facts for a report. Raises Failure(SERVER) unless all pass.
+
+    Random weights without a reference are asked nothing.
+    """
+    series = load_series(arguments.patches)
+    server = Server(url, arguments.timeout, arguments.api_key)
+    wanted = _wanted(series, build)
+    checkpoints = layout.checkpoints
+    checks = [
+        Check("alive", lambda: smoke.alive(server), essential=True),
+        Check(
+            "build",
+            lambda: _require_build(server, series, wanted, checkpoints),
+            essential=True,
+        ),
+        Check(
+            "model",
+            lambda: smoke.served_model(server, arguments.model),
+            essential=True,
+        ),
+        *_answers(server, arguments, reference),
+    ]
+    if wanted != serverbuild.STOCK:
+        checks.append(
+            Check(
+                "paths",
+                lambda: _require_paths(server, series, checkpoints, arguments.active),
+            )
+        )
+    outcomes = smoke.run(
+        checks, lambda line: print(line, file=sys.stderr), server.begin_phase
+    )
+    smoke.require_all(checks, outcomes)
+    server.begin_phase()
+    found = serverbuild.build_of(server.get("/server_info"), series, checkpoints)
+    return {
+        "url": url,
+        "build": found.as_json(),
+        "weights": arguments.weights,
+        "checks": [outcome.as_json() for outcome in outcomes],
+        "lines": [("server", url), ("build", found.line())]
+        + [
+            ("path", path or f"{flag}: not asked for")
+            for flag, path in found.paths.items()
+        ],
+    }
+
+
+def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    random = arguments.weights == "random"
+    if random != bool(arguments.reference):
+        arguments.parser.error("--weights random and --reference URL go together")
+    facts = run(layout, arguments, arguments.url, arguments.build, arguments.reference)
+    lines = facts.pop("lines")
+    if arguments.json:
+        print(json.dumps(facts, indent=1))
+    else:
+        passed = f"passed, {len(facts['checks'])} checks"
+        print("\n".join(columns([*lines, ("smoke", passed)])))
+    return Exit.DONE
+
+
+def _answers(
+    server: Server, arguments: argparse.Namespace, reference: str | None
+) -> list[Check]:
+    """The checks of what the model says, by the kind of its weights."""
+    if arguments.weights == "random":
+        if reference is None:
+            return []
+        other = Server(reference, arguments.timeout, arguments.api_key)
+        return [Check("agreement", lambda: agreement.compare(server, other))]
+
+    def asked(ask):
+        return lambda: ask(Chat(server, smoke.served_model(server, arguments.model)))
+
+    answers = [
+        Check("answer", asked(questions.answers)),
+        Check("streamed", asked(questions.answers_streamed)),
+    ]
+    if arguments.weights == "smoke-model":
+        recording = references.load(arguments.expected)
+        at_once = questions.AT_ONCE
+        return [
+            *answers,
+            *(
+                Check(
+                    group,
+                    lambda group=group: references.compare(server, recording, group),
+                )
+                for group in recording.groups
+            ),
+            Check(
+                "at once",
+                lambda: references.compare_at_once(server, recording, at_once),
+            ),
+        ]
+    return [
+        *answers,
+        Check("reasoning", asked(questions.reasons)),
+        Check("tool call", asked(questions.calls_a_tool)),
+        Check("long prompt", asked(questions.finds_in_a_long_prompt)),
+        Check("at once", asked(questions.answers_many_at_once)),
+    ]
+
+
+def _wanted(series: Series, build: str | None) -> str:
+    if build == serverbuild.STOCK:
+        return build
+    return series.find(build).name if build else series.patches[-1].name
+
+
+def _require_build(
+    server: Server, series: Series, wanted: str, checkpoints: Path
+) -> str:
+    build = serverbuild.build_of(server.get("/server_info"), series, checkpoints)
+    serverbuild.require(build, wanted, series)
+    return build.line()
+
+
+def _require_paths(
+    server: Server, series: Series, checkpoints: Path, active: bool
+) -> str:
+    build = serverbuild.build_of(server.get("/server_info"), series, checkpoints)
+    if active:
+        serverbuild.require_ours_active(build)
+    ours = [path for path in build.paths.values() if path and "upstream" not in path]
+    return f"{len(ours)} of {len(build.paths)} flags took the path of this series"
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value

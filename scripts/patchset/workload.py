@@ -1,0 +1,69 @@
+"""The workloads of the serving benchmark, read from ci/workload.toml."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import Exit, Failure
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload; digest is the sha256 of the file that it comes from."""
+
+    id: str
+    input_tokens: int
+    output_tokens: int
+    concurrency: tuple[int, ...]
+    requests_per_slot: int
+    rounds: int
+    seed: int
+    digest: str
+
+
+def load(path: Path, wanted: str | None = None) -> Workload:
+    """The workload with this id, or the first one.
+
+    Raises Failure(USAGE) when the file can't be read, is malformed or has no such workload.
+    """
+    try:
+        data = path.read_bytes()
+        tables = tomllib.loads(data.decode("utf-8"))["workload"]
+        digest = hashlib.sha256(data).hexdigest()
+        found = [_workload(table, digest) for table in tables]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _failure(path, f"the workloads can't be read: {error}") from None
+    for each in found:
+        if wanted in (None, each.id):
+            return each
+    names = ", ".join(each.id for each in found)
+    raise _failure(path, f"no workload {wanted!r}; there are: {names or 'none'}")
+
+
+def _workload(table: dict, digest: str) -> Workload:
+    made = Workload(
+        **{**table, "concurrency": tuple(table["concurrency"])}, digest=digest
+    )
+    numbers = (
+        made.input_tokens,
+        made.output_tokens,
+        made.requests_per_slot,
+        made.rounds,
+        *made.concurrency,
+    )
+    if not made.concurrency or any(type(n) is not int or n < 1 for n in numbers):
+        raise ValueError(f"{made.id}: every number must be a whole one above 0")
+    return made
+
+
+def _failure(path: Path, what: str) -> Failure:
+    return Failure(
+        Exit.USAGE,
+        what,
+        where=str(path),
+        state="nothing was measured",
+        next="correct the file, or name a workload of it: --workload ID",
+    )

@@ -1,0 +1,242 @@
+"""A local HTTP server that answers as SGLang does, or fails in one chosen way.
+
+As a program (`python fake_server.py PORT`) it is the server process that serve.sh starts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class Fake:
+    """How the server answers.
+
+    Attributes:
+        patches: what each part of /server_info says of the patches; None for a stock server.
+        failing: path -> how its answers fail: "empty", "half", "no json", "error", "refuse",
+            "hang", "drip", "cut".
+        generate: prompt text or ids -> the tokens and gaps of /generate.
+    """
+
+    patches: list[dict | None] = field(default_factory=lambda: [None])
+    architecture: str = "DeepseekV4ForCausalLM"
+    healthy: bool = True
+    failing: dict[str, str] = field(default_factory=dict)
+    splits_reasoning: bool = True
+    parses_tools: bool = True
+    factor: int = 1
+    tokens_per_word: float = 1.3
+    finish: str = "stop"
+    generate: dict = field(default_factory=dict)
+    shift: float = 0.0
+    asked: list[tuple[str, dict | None]] = field(default_factory=list)
+    most_at_once: int = 0
+
+    def __post_init__(self):
+        self._lock = threading.Lock()
+        self._now = 0
+
+    def chat(self, body: dict) -> dict:
+        """The message for a request, with the number of tokens of its prompt."""
+        question = body["messages"][0]["content"]
+        tokens = int(len(question.split()) * self.tokens_per_word)
+        message = {"role": "assistant", "content": "", "reasoning_content": None}
+        if body.get("tools") and "weather" in question:
+            call = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+            if self.parses_tools:
+                message["tool_calls"] = [
+                    {"id": "1", "type": "function", "function": call}
+                ]
+            else:
+                message["content"] = f"<call>{json.dumps(call)}</call>"
+            return message | {"tokens": tokens}
+        product = re.search(r"What is (\d+)\*(\d+)", question)
+        code = re.search(r"vault is (\d+)", question)
+        answer = (
+            str(int(product[1]) * int(product[2]) * self.factor) if product else code[1]
+        )
+        message["content"] = answer
+        if body.get("chat_template_kwargs", {}).get("thinking"):
+            if self.splits_reasoning:
+                message["reasoning_content"] = "17 times 20 and 17 times 3"
+            else:
+                message["content"] = f"17 times 20</think>{answer}"
+        return message | {"tokens": tokens}
+
+    def generated(self, body: dict) -> object:
+        """The answer of /generate for a text or a list of ids."""
+        if "text" in body:
+            return self._one(self.generate[body["text"]])
+        count = body["sampling_params"]["max_new_tokens"]
+        return [
+            {"output_ids": [(sum(ids) * self.factor + i) % 300 for i in range(count)]}
+            for ids in body["input_ids"]
+        ]
+
+    def _one(self, known: dict) -> dict:
+        gaps = [gap + self.shift for gap in known["gaps"]]
+        return {
+            "text": known["text"],
+            "meta_info": {
+                "finish_reason": {"type": self.finish},
+                "prompt_tokens": known["prompt_tokens"],
+                "output_token_logprobs": [[0.0, id, None] for id in known["ids"]],
+                "output_top_logprobs": [
+                    [[0.0, id, None], [-gap, 0, None]]
+                    for id, gap in zip(known["ids"], gaps)
+                ],
+            },
+        }
+
+    @contextmanager
+    def counted(self):
+        with self._lock:
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._now -= 1
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: Fake
+
+    def do_GET(self):
+        self._answer(self.path, None)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(self.path, body)
+
+    def _answer(self, path: str, body: dict | None) -> None:
+        fake = self.fake
+        fake.asked.append((path, body))
+        how = fake.failing.get(path)
+        if how == "hang":
+            return time.sleep(30)
+        if how == "refuse":
+            return self._send({"error": {"message": "no room for this"}}, 500)
+        if how == "no json":
+            return self._raw(b"<html>it works</html>")
+        if how == "cut":
+            return self._cut(b'{"choices": [')
+        if how == "drip":
+            return self._drip()
+        if path == "/health":
+            return self._raw(b"") if fake.healthy else self._send({}, 503)
+        if path == "/server_info":
+            return self._send(
+                {
+                    "version": "0.5.13",
+                    "internal_states": [
+                        {} if part is None else {"sm120_patches": part}
+                        for part in fake.patches
+                    ],
+                }
+            )
+        if path == "/model_info":
+            architectures = [fake.architecture]
+            return self._send({"model_path": "/m", "architectures": architectures})
+        if path == "/v1/models":
+            return self._send({"data": [{"id": "tiny"}]})
+        with fake.counted():
+            time.sleep(0.02)
+            if path == "/generate":
+                return self._send(fake.generated(body))
+            if body.get("stream"):
+                return self._stream(fake.chat(body), how)
+            return self._whole(fake.chat(body), how)
+
+    def _whole(self, message: dict, how: str | None) -> None:
+        tokens = message.pop("tokens")
+        if how == "empty":
+            message["content"] = ""
+        choice = {"message": message, "finish_reason": self.fake.finish}
+        self._send({"choices": [choice], "usage": {"prompt_tokens": tokens}})
+
+    def _stream(self, message: dict, how: str | None) -> None:
+        self._head("text/event-stream")
+        content = "" if how == "empty" else message["content"]
+        for piece in content:
+            self._event({"choices": [{"delta": {"content": piece}}]})
+            if how == "half":
+                return
+            if how == "error":
+                return self._event({"error": {"message": "the scheduler died"}})
+        last = {"delta": {}, "finish_reason": self.fake.finish}
+        usage = {"prompt_tokens": message["tokens"]}
+        self._event({"choices": [last], "usage": usage})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, event: dict) -> None:
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def _send(self, answer: object, status: int = 200) -> None:
+        self._raw(json.dumps(answer).encode(), status)
+
+    def _raw(self, data: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _head(self, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.end_headers()
+
+    def _cut(self, data: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data) + 100))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _drip(self) -> None:
+        self._head("application/json")
+        for _ in range(300):
+            self.wfile.write(b" ")
+            self.wfile.flush()
+            time.sleep(0.05)
+
+    def log_message(self, *_):
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, *_):
+        """A client that gives up is what the tests are about."""
+
+
+@contextmanager
+def serving(fake: Fake, port: int = 0):
+    """The URL of a server that answers as `fake` says."""
+    handler = type("Handler", (_Handler,), {"fake": fake})
+    server = _Server(("127.0.0.1", port), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    with serving(Fake(), int(sys.argv[1])):
+        threading.Event().wait()

@@ -1,0 +1,241 @@
+"""scripts/bench.sh serving: arms take turns, a bad server is refused, a bad run is no figure."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fake_server import Fake, serving
+from made_wheel import ROOT, patchset
+from patchset import servingbench, workload
+from patchset.errors import Exit, Failure
+from patchset.servingbench import Arm, Run, order, parse_arm, summary
+from test_smoke import patched
+
+# What stands for sglang.bench_serving: it writes the line that its environment asks for.
+BENCH = """
+import argparse, json, os, sys, time
+parser = argparse.ArgumentParser()
+for name in ("backend base-url dataset-name random-input-len random-output-len random-range-ratio num-prompts "
+             "max-concurrency request-rate warmup-requests seed tag output-file").split():
+    parser.add_argument("--" + name, required=True)
+for name in "tokenize-prompt flush-cache disable-tqdm".split():
+    parser.add_argument("--" + name, action="store_true")
+a = parser.parse_args()
+how = os.environ.get("FAKE", "good")
+print("asked", a.tag, flush=True)
+if how == "fails":
+    sys.exit("ValueError: Warmup failed - Please make sure benchmark arguments are correctly specified.")
+if how == "hangs":
+    time.sleep(60)
+n, out = int(a.num_prompts), int(a.random_output_len)
+line = {"tag": a.tag, "url": a.base_url, "seed": a.seed, "ratio": a.random_range_ratio,
+        "max_concurrency": int(a.max_concurrency), "completed": n, "total_output_tokens": n * out,
+        "output_throughput": 100.0 * int(a.max_concurrency), "median_ttft_ms": 20.0, "median_tpot_ms": 5.0}
+if how == "loses":
+    line["completed"] -= 1
+if how == "short":
+    line["total_output_tokens"] -= 1
+if how == "no figures":
+    del line["median_tpot_ms"]
+if how != "silent":
+    with open(a.output_file, "a") as file:
+        file.write(json.dumps(line) + "\\n")
+"""
+WORK = """
+[[workload]]
+id = "small"
+input_tokens = 8
+output_tokens = 4
+concurrency = [1, 2]
+requests_per_slot = 3
+rounds = 2
+seed = 7
+"""
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    package = tmp_path / "site" / "sglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "bench_serving.py").write_text(BENCH)
+    (tmp_path / "workload.toml").write_text(WORK)
+    return tmp_path
+
+
+def bench(place: Path, *fakes: Fake, build: str = "", options=(), **env: str):
+    """`bench serving` against an arm for each fake: a, b, ..."""
+    with ExitStack() as stack:
+        arms = []
+        for name, fake in zip("abc", fakes):
+            url = stack.enter_context(serving(fake))
+            arms += ["--arm", f"{name}={url}{build if name == 'a' else ''}"]
+        words = ["bench", "serving", *arms, "--out", str(place / "out")]
+        words += ["--workloads", str(place / "workload.toml"), "--timeout", "5"]
+        words += ["--python", str(place / "python"), *options]
+        # The tree of this checkout would come before the package of the test.
+        (place / "python").write_text(
+            f'#!/bin/sh\nPYTHONPATH="{place}/site" exec "{sys.executable}" "$@"\n'
+        )
+        (place / "python").chmod(0o755)
+        return patchset(*words, env=env)
+
+
+def rows(place: Path, arm: str) -> list[dict]:
+    text = (place / "out" / f"small-{arm}.jsonl").read_text()
+    return [json.loads(row) for row in text.splitlines()]
+
+
+def test_arms_take_turns_and_every_line_is_kept(place):
+    done = bench(place, Fake(), patched(), build="@stock", options=["--json"])
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result == json.loads((place / "out" / "result.json").read_text())
+    ran = [(run["concurrency"], run["round"], run["arm"]) for run in result["runs"]]
+    assert ran == [
+        *[
+            (c, n, arm)
+            for c in (1, 2)
+            for n, arms in enumerate(("ba", "ab", "ba"))
+            for arm in arms
+        ]
+    ]
+    for arm in "ab":
+        kept = rows(place, arm)
+        assert len(kept) == 6 and {row["ratio"] for row in kept} == {"1.0"}
+        assert {row["seed"] for row in kept} == {"7", "1007", "2007"}
+    assert [arm["build"]["state"] for arm in result["arms"]] == ["stock", "applied"]
+    assert [row["ratio"] for row in result["summary"]] == [1.0] * 4
+
+
+def test_the_table_for_a_person(place):
+    done = bench(place, patched(), patched())
+    assert done.returncode == 0, done.stderr
+    head, *lines, last = done.stdout.splitlines()
+    assert head.split() == "C arm tok/s least..most TTFT ms TPOT ms ratio".split()
+    assert lines[0].split() == [
+        "1",
+        "a",
+        "100.0",
+        "100.0..100.0",
+        "20.0",
+        "5.00",
+        "1.000",
+    ]
+    assert len(lines) == 4 and last == f"raw files: {place}/out/"
+
+
+def test_a_server_that_fails_the_smoke_is_not_measured(place):
+    done = bench(place, patched(), patched(factor=2))
+    assert done.returncode == Exit.SERVER and "wrong answer" in done.stderr
+    assert not (place / "out").exists()
+
+
+def test_an_unpatched_server_is_not_measured_as_ours(place):
+    done = bench(place, Fake(), patched())
+    assert done.returncode == Exit.SERVER and "not a patched build" in done.stderr
+    assert not (place / "out").exists()
+
+
+def test_random_weights_are_compared_with_the_first_arm(place):
+    options = ("--weights", "random")
+    done = bench(place, patched(), patched(factor=2), options=options)
+    assert done.returncode == Exit.SERVER
+    assert "16 of 16 answers differ" in done.stderr
+    assert bench(place, patched(), patched(), options=options).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "how, said",
+    [
+        ("fails", "sglang.bench_serving failed (exit code 1)"),
+        ("silent", "sglang.bench_serving failed (exit code 0)"),
+        ("loses", "2 of 3 requests came through"),
+        ("short", "11 of 12 tokens came"),
+        (
+            "no figures",
+            "sglang.bench_serving wrote no figures: KeyError('median_tpot_ms')",
+        ),
+        ("hangs", "no result in 2 s"),
+    ],
+)
+def test_a_run_that_is_none(place, how, said):
+    done = bench(place, patched(), options=["--run-timeout", "2"], FAKE=how)
+    assert done.returncode == Exit.SERVER and done.stdout == ""
+    assert f"a: {said}" in done.stderr
+    assert f"what was measured before is in {place}/out" in done.stderr
+    if how == "fails":
+        assert "ValueError: Warmup failed" in done.stderr
+
+
+def test_a_folder_that_is_there_is_not_written_into(place):
+    (place / "out").mkdir()
+    done = bench(place, patched())
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "File exists" in done.stderr and not list((place / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    "arms, said",
+    [
+        (["a=http://x", "a=http://y"], "two arms have the same name"),
+        (["http://x"], "an arm is NAME=URL"),
+        (["a=ftp://x"], "an arm is NAME=URL"),
+        (["a b=http://x"], "an arm is NAME=URL"),
+    ],
+)
+def test_arms_that_mean_nothing(arms, said):
+    words = [word for arm in arms for word in ("--arm", arm)]
+    done = patchset("bench", "serving", *words)
+    assert done.returncode == Exit.USAGE and said in done.stderr
+
+
+def test_an_arm():
+    assert parse_arm("stock=http://h:1@stock") == Arm("stock", "http://h:1", "stock")
+    assert parse_arm("on-8k=http://h:1") == Arm("on-8k", "http://h:1", None)
+
+
+def test_the_summary_leaves_the_warm_up_out_and_takes_medians():
+    def run(arm, turn, tokens):
+        figures = dict.fromkeys(servingbench.FIGURES, 1.0)
+        return Run(arm, 4, turn, figures | {"output_throughput": tokens})
+
+    runs = [run("a", 0, 1.0), run("b", 0, 1.0)]
+    runs += [run("a", n + 1, value) for n, value in enumerate((10.0, 30.0, 11.0))]
+    runs += [run("b", n + 1, value) for n, value in enumerate((22.0, 21.0, 90.0))]
+    first, second = summary(runs, [Arm("a", "u"), Arm("b", "u")])
+    assert (first["output_throughput"], first["least"], first["most"]) == (11, 10, 30)
+    assert second["ratio"] == 2.0 and second["runs"] == 3
+
+
+def test_every_arm_goes_first_as_often():
+    work = workload.load(ROOT / "ci" / "workload.toml")
+    arms = [Arm("a", "u"), Arm("b", "u")]
+    ran = [one for one in order(arms, work) if one[1]]
+    assert len(ran) == len(work.concurrency) * work.rounds * 2
+    assert work.concurrency == (1, 16, 64)
+    assert (work.input_tokens, work.output_tokens) == (256, 256)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("", "can't be read"),
+        ("[[workload]]\nid = 'x'", "can't be read"),
+        (WORK.replace("rounds = 2", "rounds = 0"), "above 0"),
+        (WORK.replace("[1, 2]", "[]"), "above 0"),
+        (WORK.replace("seed", "sede"), "can't be read"),
+        (WORK, "no workload 'big'; there are: small"),
+    ],
+)
+def test_workloads_that_are_none(tmp_path, text, said):
+    file = tmp_path / "workload.toml"
+    file.write_text(text)
+    with pytest.raises(Failure, match=said) as caught:
+        workload.load(file, "big")
+    assert caught.value.code == Exit.USAGE

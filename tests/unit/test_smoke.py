@@ -1,0 +1,295 @@
+"""scripts/smoke.sh against a local server: passes only where all is well, and says what is not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fake_server import CHAT, Fake, serving
+from made_wheel import patchset
+from patchset.errors import Exit
+from test_server_info import SERIES, told
+
+LAST = len(SERIES.patches)
+TIP = SERIES.patches[-1].name
+
+
+def patched(**options) -> Fake:
+    ours = "top-k: exact select in one launch (SGLANG_SM120_TOPK=on, cuda 9.0)"
+    return Fake(patches=[told(LAST, SGLANG_SM120_TOPK=ours)], **options)
+
+
+def smoke(fake: Fake, *options: str):
+    with serving(fake) as url:
+        return patchset("smoke", "--url", url, "--timeout", "5", *options)
+
+
+def failed(fake: Fake, *options: str) -> str:
+    """What is said of a server that must not pass."""
+    done = smoke(fake, *options)
+    assert done.returncode == Exit.SERVER, done.stderr
+    assert done.stdout == ""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("ok ")]
+    assert "Traceback" not in done.stderr
+    assert [line.split(":")[0] for line in lines if ":" in line and line[0] != " "][
+        -1
+    ] == "next"
+    return "\n".join(lines)
+
+
+def test_a_right_server_passes_every_check():
+    fake = patched()
+    done = smoke(fake)
+    assert done.returncode == 0, done.stderr
+    assert f"{LAST} of {LAST} patches: {TIP}" in done.stdout
+    assert "path    top-k: exact select in one launch" in done.stdout
+    assert "passed, 10 checks" in done.stdout
+    checks = [line.split()[1] for line in done.stderr.splitlines()]
+    assert checks[:5] == ["alive", "build", "model", "answer", "streamed"]
+    assert fake.most_at_once > 5, "20 requests are sent at the same time"
+    questions = [body for path, body in fake.asked if path == CHAT]
+    assert all(body["temperature"] == 0 for body in questions)
+
+
+def test_the_result_for_a_script():
+    done = smoke(patched(), "--json")
+    facts = json.loads(done.stdout)
+    assert facts["build"]["checkpoint"] == TIP and len(facts["build"]["commit"]) == 40
+    assert [check["ok"] for check in facts["checks"]] == [True] * 10
+
+
+def test_a_dead_port():
+    with serving(Fake()) as url:
+        pass
+    done = patchset("smoke", "--url", url)
+    assert done.returncode == Exit.SERVER
+    assert f"no server answers at {url}: Connection refused" in done.stderr
+    assert "not run: build, model, answer" in done.stderr
+
+
+def test_a_server_that_still_starts():
+    assert "HTTP 503" in failed(patched(healthy=False))
+
+
+def test_something_that_is_no_sglang():
+    said = failed(patched(failing={"/server_info": "no json"}))
+    assert "no JSON: <html>it works</html>" in said
+
+
+def test_another_model():
+    said = failed(patched(architecture="LlamaForCausalLM"))
+    assert "wrong model: /m is LlamaForCausalLM" in said
+    assert "not run: answer, streamed" in said
+
+
+def test_a_name_that_is_not_served():
+    assert "wrong model: big is not served here, only tiny" in failed(
+        patched(), "--model", "big"
+    )
+
+
+def test_an_unpatched_server():
+    said = failed(Fake())
+    assert "not a patched build" in said and "not run: model, answer" in said
+    assert smoke(Fake(), "--build", "stock").returncode == 0
+
+
+def test_a_server_of_another_patch():
+    fake = Fake(patches=[told(LAST - 1)])
+    before = SERIES.patches[-2].name
+    assert f"stands at {before}, and {TIP} is wanted" in failed(fake)
+    assert smoke(fake, "--build", before).returncode == 0
+
+
+def test_an_unknown_patch_is_a_usage_error():
+    done = smoke(patched(), "--build", "9999")
+    assert done.returncode == Exit.USAGE and "no patch '9999'" in done.stderr
+
+
+def test_a_wrong_answer():
+    said = failed(patched(factor=2))
+    assert "answer: wrong answer: 391 was expected, and the model said '782'" in said
+
+
+@pytest.mark.parametrize("how", ["empty", "refuse", "cut", "no json", "hang"])
+def test_an_answer_that_is_none(how):
+    said = failed(patched(failing={CHAT: how}), "--timeout", "1")
+    expected = {
+        "empty": "the answer is empty (finish_reason: stop)",
+        "refuse": "HTTP 500: no room for this",
+        "cut": "the answer broke off",
+        "no json": "no JSON",
+        "hang": "no whole answer in 1 s",
+    }
+    assert expected[how] in said
+
+
+def test_bytes_that_drip_are_no_answer_in_time():
+    said = failed(patched(failing={CHAT: "drip"}), "--timeout", "1")
+    assert "no whole answer in 1 s" in said
+
+
+@pytest.mark.parametrize(
+    "how, said",
+    [
+        ("half", "broke off after 1 pieces, without [DONE]"),
+        ("error", "the streamed answer is an error: "),
+    ],
+)
+def test_a_stream_that_is_not_whole(how, said):
+    assert said in failed(patched(failing={CHAT: how}))
+
+
+def test_an_answer_that_the_server_gave_up():
+    said = failed(patched(finish="abort"))
+    assert "the answer was not finished (finish_reason: abort)" in said
+
+
+def test_reasoning_in_the_content():
+    said = failed(patched(splits_reasoning=False))
+    assert "smoke failed at 'reasoning': the reasoning is not split" in said
+    assert "--reasoning-parser deepseek-v4" in said
+
+
+def test_a_tool_call_that_is_text():
+    said = failed(patched(parses_tools=False))
+    assert "smoke failed at 'tool call': no tool call in the answer" in said
+    assert "--tool-call-parser deepseekv4" in said
+
+
+def test_a_long_prompt_that_is_too_short_for_the_selection():
+    said = failed(patched(tokens_per_word=0.5))
+    assert "tokens: with 2048 or fewer the selection never runs" in said
+
+
+def test_paths_of_upstream_where_ours_are_wanted():
+    off = "top-k: upstream's path (SGLANG_SM120_TOPK=off)"
+    fake = Fake(patches=[told(LAST, SGLANG_SM120_TOPK=off)])
+    assert smoke(fake).returncode == 0
+    said = failed(fake, "--active")
+    assert "not every flag took the path of this series" in said and off in said
+
+
+def test_random_weights_need_a_reference_and_nothing_else_does():
+    for options in (("--weights", "random"), ("--reference", "http://x")):
+        done = patchset("smoke", *options)
+        assert done.returncode == Exit.USAGE
+        assert "go together" in done.stderr
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_random_weights_agree_with_the_stock_path_or_fail(factor):
+    with serving(Fake(factor=factor)) as stock:
+        fake = patched()
+        options = ("--weights", "random", "--reference", stock)
+        if factor == 1:
+            done = smoke(fake, *options)
+            assert done.returncode == 0, done.stderr
+            assert "no answer is right or wrong" in done.stderr
+        else:
+            said = failed(fake, *options)
+            assert f"16 of 16 answers differ from those of {stock}" in said
+            assert "prompt of 2049 tokens: token 0 of 32" in said
+    lengths = [
+        {len(ids) for ids in body["input_ids"]}
+        for path, body in fake.asked
+        if path == "/generate"
+    ]
+    assert lengths == [{300}, {2047}, {2049}, {6000}], "a length is one list"
+
+
+def test_a_reference_that_is_not_there():
+    said = failed(patched(), "--weights", "random", "--reference", "http://127.0.0.1:9")
+    assert "no server answers at http://127.0.0.1:9" in said
+
+
+RECORDED = [
+    {
+        "group": "table",
+        "prompt": "17*23",
+        "prompt_tokens": 31,
+        "text": "391",
+        "ids": [58, 64, 56],
+        "gaps": [9.0, 8.9, 9.5],
+    },
+    {
+        "group": "table",
+        "prompt": "11*11",
+        "prompt_tokens": 31,
+        "text": "121",
+        "ids": [56, 57, 56],
+        "gaps": [7.0, 8.0, 9.0],
+    },
+    {
+        "group": "needle",
+        "prompt": "long",
+        "prompt_tokens": 2500,
+        "text": "4711",
+        "ids": [59, 62, 56, 56],
+        "gaps": [2.0, 3.0, 2.0, 1.5],
+    },
+]
+
+
+@pytest.fixture
+def expected(tmp_path):
+    file = tmp_path / "expected.json"
+    recording = {"checkpoint": "0" * 64, "made_by": "a test", "tolerance": 0.5}
+    file.write_text(json.dumps(recording | {"references": RECORDED}))
+    return ("--weights", "smoke-model", "--expected", str(file))
+
+
+def trained(**options) -> Fake:
+    known = {item["prompt"]: dict(item) for item in RECORDED}
+    return patched(generate=known, **options)
+
+
+def test_the_smoke_model_with_its_recorded_answers(expected):
+    done = smoke(trained(), *expected)
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 texts, gaps within 0.00" in done.stderr
+    assert [line.split()[1] for line in done.stderr.splitlines()][5:8] == [
+        "table",
+        "needle",
+        "at",
+    ]
+
+
+def test_a_gap_that_is_arithmetic_passes(expected):
+    assert smoke(trained(shift=0.4), *expected).returncode == 0
+
+
+def test_a_gap_that_moved_fails_though_the_text_is_right(expected):
+    said = failed(trained(shift=-0.6), *expected)
+    assert "table: the texts are right, but the gap" in said
+    assert "is off by 0.60" in said
+
+
+def test_a_text_that_differs_fails(expected):
+    fake = trained()
+    fake.generate["long"] |= {"text": "4712", "ids": [59, 62, 56, 57]}
+    said = failed(fake, *expected)
+    assert "needle: 1 of 1 answers differ from the recorded ones" in said
+
+
+def test_another_tokenizer_is_another_model(expected):
+    fake = trained()
+    fake.generate["17*23"]["prompt_tokens"] = 14
+    assert "wrong model: a recorded prompt has 14 tokens there and 31" in failed(
+        fake, *expected
+    )
+
+
+def test_an_empty_recorded_answer_fails(expected):
+    fake = trained()
+    fake.generate["17*23"] |= {"text": "", "ids": [], "gaps": []}
+    assert "the answer to a recorded prompt is empty" in failed(fake, *expected)
+
+
+def test_recorded_answers_that_are_not_there(tmp_path):
+    done = smoke(
+        patched(), "--weights", "smoke-model", "--expected", str(tmp_path / "none")
+    )
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "the recorded answers can't be read" in done.stderr
