@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""The smoke model: a 22 MB DeepSeek-V4 that answers 72 products and finds codes in long prompts.
+
+    unpack DIR              the checkpoint of this repository, ready to serve (needs Python only)
+    table STATE             train the products on a CPU: about 10 minutes
+    long STATE NEW_STATE    train the needles on a GPU: about 6 minutes
+    export STATE DIR        a state as a checkpoint with the official names
+    expect DIR              the reference model's answers, for scripts/smoke.sh
+    pack DIR                the checkpoint as the asset in ci/smoke-model (zeros for unused experts)
+
+All but unpack need torch and transformers 5.8.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import lzma
+import shutil
+import sys
+from pathlib import Path
+
+ASSET = Path(__file__).resolve().parent / "smoke-model"
+EXPECTED = ASSET / "expected.json"
+WEIGHTS = "model.safetensors"
+REST = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+# Between this reference (bfloat16 on a CPU) and SGLang (fp8 caches) gaps differed by up to 0.3.
+TOLERANCE = 0.5
+# Below this a token could flip by arithmetic alone: such a prompt is not recorded.
+LEAST_GAP = 0.75
+
+
+def main(argv: list[str]) -> int:
+    """Run one verb; 0 when it is done, 1 when what was asked for is not so, 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    _verb(verbs, "unpack", unpack, "directory")
+    table = _verb(verbs, "table", train_table, "state")
+    table.add_argument("--steps", type=int, default=600)
+    table.add_argument("--seconds", type=float, default=1200)
+    long = _verb(verbs, "long", train_long, "state", "new_state")
+    long.add_argument("--seconds", type=float, default=370)
+    long.add_argument("--device", default="cuda")
+    _verb(verbs, "export", export, "state", "directory")
+    expect = _verb(verbs, "expect", record, "directory")
+    expect.add_argument("--out", type=Path, default=EXPECTED)
+    _verb(verbs, "pack", pack, "directory").add_argument(
+        "--out", type=Path, default=ASSET
+    )
+    arguments = parser.parse_args(argv)
+    try:
+        return arguments.run(arguments)
+    except (OSError, lzma.LZMAError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def unpack(arguments: argparse.Namespace) -> int:
+    """The asset as a folder; its weights are checked against the recorded sha256."""
+    directory = arguments.directory
+    wanted = json.loads(EXPECTED.read_text(encoding="utf-8"))["checkpoint"]
+    directory.mkdir(parents=True, exist_ok=True)
+    spare = directory / f".{WEIGHTS}.part"
+    try:
+        with lzma.open(ASSET / f"{WEIGHTS}.xz") as packed, open(spare, "wb") as file:
+            shutil.copyfileobj(packed, file)
+        found = sha256(spare)
+        if found != wanted:
+            raise ValueError(
+                f"the packed weights are damaged: sha256 {found}, recorded {wanted}"
+            )
+        for name in REST:
+            shutil.copyfile(ASSET / name, directory / name)
+        spare.replace(directory / WEIGHTS)
+    finally:
+        spare.unlink(missing_ok=True)
+    print(directory)
+    return 0
+
+
+def train_table(arguments: argparse.Namespace) -> int:
+    """The products from nothing; 1 when they were not learnt."""
+    import torch
+    from deepseek_v4 import geometry, training
+
+    model = training.new_model(geometry.SMOKE)
+    loss = training.train_products(model, arguments.steps, arguments.seconds, _say)
+    torch.save(model.state_dict(), arguments.state)
+    print(f"{arguments.state}: last loss {loss:.4f}")
+    return 0 if loss < 0.05 else 1
+
+
+def train_long(arguments: argparse.Namespace) -> int:
+    """The needles, from a state with the products."""
+    import torch
+    from deepseek_v4 import geometry, training
+
+    model = training.new_model(geometry.SMOKE)
+    model.load_state_dict(torch.load(arguments.state, map_location="cpu"))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    model = model.to(arguments.device)
+    training.train_needles(model, arguments.seconds, _say)
+    torch.save(model.state_dict(), arguments.new_state)
+    print(arguments.new_state)
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """A state as a checkpoint folder."""
+    import torch
+    from deepseek_v4 import convert, geometry
+
+    state = torch.load(arguments.state, map_location="cpu")
+    made = convert.official(state, geometry.SMOKE)
+    convert.save(made, geometry.SMOKE, arguments.directory)
+    print(f"{arguments.directory}: {len(made)} tensors")
+    return 0
+
+
+def record(arguments: argparse.Namespace) -> int:
+    """The recorded answers; 1 when the checkpoint does not know its products."""
+    from deepseek_v4 import prompts, reference, tokenizer
+
+    model = reference.load(arguments.directory)
+    kept, left_out = [], []
+    for prompt in prompts.recorded():
+        answer = reference.answers_greedily(model, prompt.text, prompt.answer)
+        fit = answer is not None and min(answer.gaps) >= LEAST_GAP
+        _say(f"{prompt.group} {prompt.answer}: {'kept' if fit else 'left out'}")
+        if not fit:
+            left_out.append(prompt.group)
+            continue
+        kept.append(
+            {
+                "group": prompt.group,
+                "prompt": prompt.text,
+                "prompt_tokens": len(tokenizer.encode(prompt.text)),
+                "text": answer.text,
+                "ids": answer.ids,
+                "gaps": answer.gaps,
+            }
+        )
+    recording = {
+        "checkpoint": sha256(arguments.directory / WEIGHTS),
+        "made_by": f"transformers {reference.VERSION}, bfloat16, CPU",
+        "tolerance": TOLERANCE,
+        "references": kept,
+    }
+    text = json.dumps(recording, ensure_ascii=False, indent=1)
+    arguments.out.write_text(text + "\n", encoding="utf-8")
+    print(f"{arguments.out}: {len(kept)} answers, {len(left_out)} prompts left out")
+    return 1 if "products" in left_out else 0
+
+
+def pack(arguments: argparse.Namespace) -> int:
+    """The asset of a checkpoint: experts that no recorded prompt uses become zeros."""
+    from deepseek_v4 import convert, prompts, reference
+    from safetensors.torch import load_file, save_file
+
+    source, out = arguments.directory, arguments.out
+    model = reference.load(source)
+    with reference.experts_counted(model) as used:
+        for prompt in prompts.recorded():
+            reference.answers_greedily(model, prompt.text, prompt.answer)
+    _say(f"experts that run, by layer: {[len(each) for each in used]}")
+    weights = convert.without_unused_experts(load_file(source / WEIGHTS), used)
+    out.mkdir(parents=True, exist_ok=True)
+    file = out / WEIGHTS
+    save_file(weights, str(file), metadata={"format": "pt"})
+    packed = lzma.compress(file.read_bytes(), preset=9 | lzma.PRESET_EXTREME)
+    (out / f"{WEIGHTS}.xz").write_bytes(packed)
+    print(f"{file}.xz: {len(packed)} bytes; sha256 of what is in it {sha256(file)}")
+    file.unlink()
+    for name in REST:
+        shutil.copyfile(source / name, out / name)
+    return 0
+
+
+def sha256(file: Path) -> str:
+    """Of a file's bytes."""
+    with open(file, "rb") as data:
+        return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def _verb(verbs, name: str, run, *places: str) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=(run.__doc__ or "").splitlines()[0])
+    for place in places:
+        parser.add_argument(place, type=Path)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
