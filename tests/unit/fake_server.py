@@ -35,6 +35,7 @@ class Fake:
     splits_reasoning: bool = True
     parses_tools: bool = True
     factor: int = 1
+    lead: float = 1.0
     tokens_per_word: float = 1.3
     finish: str = "stop"
     generate: dict = field(default_factory=dict)
@@ -78,10 +79,19 @@ class Fake:
         if "text" in body:
             return self._one(self.generate[body["text"]])
         count = body["sampling_params"]["max_new_tokens"]
-        return [
-            {"output_ids": [(sum(ids) * self.factor + i) % 300 for i in range(count)]}
-            for ids in body["input_ids"]
-        ]
+        return [self._random(sum(ids) % 300, count) for ids in body["input_ids"]]
+
+    def _random(self, first: int, count: int) -> dict:
+        """Tokens first, first + 1...; with factor 2 the second best at the tenth place."""
+        tokens, best = [], []
+        for place in range(count):
+            ranked = [first + place, first + place + 1]
+            if self.factor == 2 and place == 9:
+                ranked.reverse()
+            tokens.append([-1.0, ranked[0], None])
+            best.append([[-1.0, ranked[0], None], [-1.0 - self.lead, ranked[1], None]])
+        meta = {"output_token_logprobs": tokens, "output_top_logprobs": best}
+        return {"meta_info": meta}
 
     def _one(self, known: dict) -> dict:
         gaps = [gap + self.shift for gap in known["gaps"]]

@@ -178,19 +178,22 @@ def test_random_weights_need_a_reference_and_nothing_else_does():
         assert "go together" in done.stderr
 
 
-@pytest.mark.parametrize("factor", [1, 2])
-def test_random_weights_agree_with_the_stock_path_or_fail(factor):
-    with serving(Fake(factor=factor)) as stock:
-        fake = patched()
-        options = ("--weights", "random", "--reference", stock)
-        if factor == 1:
-            done = smoke(fake, *options)
-            assert done.returncode == 0, done.stderr
-            assert "no answer is right or wrong" in done.stderr
-        else:
-            said = failed(fake, *options)
-            assert f"16 of 16 answers differ from those of {stock}" in said
-            assert "prompt of 2049 tokens: token 0 of 32" in said
+@pytest.mark.parametrize(
+    "factor, lead, said",
+    [
+        (1, 1.0, "512 tokens equal (random weights: no answer is right or wrong)"),
+        (2, 0.05, "144 tokens equal, 16 answers parted at level tokens"),
+        (2, 0.2, "prompt of 2049 tokens: token 9 of 32, by 0.20"),
+    ],
+)
+def test_random_weights_agree_with_the_stock_path_or_fail(factor, lead, said):
+    with serving(Fake(factor=factor, lead=lead)) as stock:
+        fake = patched(lead=lead)
+        done = smoke(fake, "--weights", "random", "--reference", stock)
+        assert said in done.stderr
+        assert done.returncode == (Exit.SERVER if lead == 0.2 else 0), done.stderr
+        if lead == 0.2:
+            assert f"16 of 16 answers differ from those of {stock}" in done.stderr
     lengths = [
         {len(ids) for ids in body["input_ids"]}
         for path, body in fake.asked
