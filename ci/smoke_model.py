@@ -52,9 +52,16 @@ def main(argv: list[str]) -> int:
     _verb(verbs, "export", export, "state", "directory")
     expect = _verb(verbs, "expect", record, "directory")
     expect.add_argument("--out", type=Path, default=EXPECTED)
-    _verb(verbs, "pack", pack, "directory").add_argument(
-        "--out", type=Path, default=ASSET
-    )
+    packing = _verb(verbs, "pack", pack, "directory")
+    packing.add_argument("--out", type=Path, default=ASSET)
+    for verb in (expect, packing):
+        verb.add_argument("--device", default="cpu")
+        verb.add_argument(
+            "--longest",
+            type=int,
+            metavar="TOKENS",
+            help="leave longer prompts out (a CPU takes a minute for 4,000 tokens)",
+        )
     arguments = parser.parse_args(argv)
     try:
         return arguments.run(arguments)
@@ -127,11 +134,11 @@ def export(arguments: argparse.Namespace) -> int:
 
 def record(arguments: argparse.Namespace) -> int:
     """The recorded answers; 1 when the checkpoint does not know its products."""
-    from deepseek_v4 import prompts, reference, tokenizer
+    from deepseek_v4 import reference, tokenizer
 
-    model = reference.load(arguments.directory)
+    model = reference.load(arguments.directory).to(arguments.device)
     kept, left_out = [], []
-    for prompt in prompts.recorded():
+    for prompt in _prompts(arguments.longest):
         answer = reference.answers_greedily(model, prompt.text, prompt.answer)
         fit = answer is not None and min(answer.gaps) >= LEAST_GAP
         _say(f"{prompt.group} {prompt.answer}: {'kept' if fit else 'left out'}")
@@ -150,7 +157,7 @@ def record(arguments: argparse.Namespace) -> int:
         )
     recording = {
         "checkpoint": sha256(arguments.directory / WEIGHTS),
-        "made_by": f"transformers {reference.VERSION}, bfloat16, CPU",
+        "made_by": f"transformers {reference.VERSION}, bfloat16, {arguments.device}",
         "tolerance": TOLERANCE,
         "references": kept,
     }
@@ -162,13 +169,13 @@ def record(arguments: argparse.Namespace) -> int:
 
 def pack(arguments: argparse.Namespace) -> int:
     """The asset of a checkpoint: experts that no recorded prompt uses become zeros."""
-    from deepseek_v4 import convert, prompts, reference
+    from deepseek_v4 import convert, reference
     from safetensors.torch import load_file, save_file
 
     source, out = arguments.directory, arguments.out
-    model = reference.load(source)
+    model = reference.load(source).to(arguments.device)
     with reference.experts_counted(model) as used:
-        for prompt in prompts.recorded():
+        for prompt in _prompts(arguments.longest):
             reference.answers_greedily(model, prompt.text, prompt.answer)
     _say(f"experts that run, by layer: {[len(each) for each in used]}")
     weights = convert.without_unused_experts(load_file(source / WEIGHTS), used)
@@ -182,6 +189,16 @@ def pack(arguments: argparse.Namespace) -> int:
     for name in REST:
         shutil.copyfile(source / name, out / name)
     return 0
+
+
+def _prompts(longest: int | None) -> list:
+    from deepseek_v4 import prompts, tokenizer
+
+    return [
+        prompt
+        for prompt in prompts.recorded()
+        if longest is None or len(tokenizer.encode(prompt.text)) <= longest
+    ]
 
 
 def sha256(file: Path) -> str:

@@ -56,9 +56,8 @@ def main(argv: list[str]) -> int:
         signals.unwind()
         arguments = _arguments(argv)
         invocation.remember(arguments.parser, arguments)
-        # What a server is started with: as the caller has it, without what git needs.
-        arguments.environment = dict(os.environ)
-        gitenv.scrub()
+        if arguments.needs_git:
+            gitenv.scrub()
         return int(arguments.run(arguments))
     except _Usage as usage:
         print(f"{usage.shown}{usage.prog}: error: {usage.what}", file=sys.stderr)
@@ -127,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     subparsers = parser.add_subparsers(metavar="VERB", required=True)
     layout = here()
+    parser.set_defaults(needs_git=True)
     for register in verbs.ALL:
         register(subparsers, layout)
     return parser

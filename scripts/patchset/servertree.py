@@ -33,10 +33,7 @@ def find(default: Path, named: Path | None) -> Path | None:
 
 
 def variables(tree: Path | None, given: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a Python of SGLang: the caller's, with the tree first.
-
-    given is the environment of this process before gitenv.scrub() changed it for git.
-    """
+    """The environment for a Python of SGLang: the given one as the caller had it, the tree first."""
     found = dict(given)
     callers = found.pop(CALLERS_PYTHONPATH, "")
     places = [str(tree / "python")] if tree else []

@@ -66,7 +66,11 @@ def register(subparsers, layout: Layout) -> None:
     )
     smoke.add_options(serving, layout)
     serving.add_argument("--json", action="store_true", help="the result as JSON")
-    serving.set_defaults(parser=serving, run=lambda arguments: _run(layout, arguments))
+    serving.set_defaults(
+        parser=serving,
+        needs_git=False,
+        run=lambda arguments: _run(layout, arguments),
+    )
 
 
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
@@ -83,7 +87,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         "%Y%m%d-%H%M%S"
     )
     folder.mkdir(parents=True)
-    variables = servertree.variables(tree, arguments.environment)
+    variables = servertree.variables(tree, os.environ)
     bench = Bench(python, variables, work, folder, arguments.run_timeout)
     runs = bench.run_all(arms, _say)
     result = {

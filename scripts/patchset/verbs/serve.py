@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import time
@@ -70,6 +71,7 @@ def register(subparsers, layout: Layout) -> None:
     )
     parser.set_defaults(
         parser=parser,
+        needs_git=False,
         passes_on=True,
         passed=[],
         run=lambda arguments: _run(layout, arguments),
@@ -84,7 +86,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         None if arguments.installed else servertree.find(layout.target, arguments.tree)
     )
     command = [python, "-m", "sglang.launch_server", *_settings(arguments)]
-    variables = servertree.variables(tree, arguments.environment)
+    variables = servertree.variables(tree, os.environ)
     if arguments.dry_run:
         print(_shown(command, tree))
         return Exit.DONE

@@ -39,7 +39,11 @@ def register(subparsers, layout: Layout) -> None:
         help="with --weights random: a server of the stock path, to agree with",
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
-    parser.set_defaults(parser=parser, run=lambda arguments: _run(layout, arguments))
+    parser.set_defaults(
+        parser=parser,
+        needs_git=False,
+        run=lambda arguments: _run(layout, arguments),
+    )
 
 
 def add_options(parser: argparse.ArgumentParser, layout: Layout) -> None:
