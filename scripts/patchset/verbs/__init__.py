@@ -1,6 +1,6 @@
 """The verbs of the command line, one module each."""
 
-from . import apply, bench, check, checkpoint, export, serve, smoke
+from . import apply, bench, bundle, check, checkpoint, export, serve, smoke
 
 ALL = (
     apply.register,
@@ -8,6 +8,7 @@ ALL = (
     export.register,
     checkpoint.register,
     bench.register,
+    bundle.register,
     serve.register,
     smoke.register,
 )

@@ -1,0 +1,1 @@
+"""The offline bundle: a patched SGLang with what it needs, for one kind of machine."""

@@ -1,0 +1,179 @@
+"""The wheels of a bundle: what pip would install for a target, without what its torch brings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..errors import Exit, Failure
+from .target import Target
+
+_STATE = "no bundle was written"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One distribution of the closure, as pip's report names it."""
+
+    name: str
+    version: str
+    sha256: str
+    requires: tuple[str, ...]
+
+    @property
+    def pinned(self) -> str:
+        return f"{self.name}=={self.version}"
+
+
+def closure(requirements: Sequence[str], target: Target) -> list[Wheel]:
+    """What pip would install for these requirements, by its own report.
+
+    Raises Failure(ENVIRONMENT) when pip can't resolve them.
+    """
+    with tempfile.TemporaryDirectory(prefix="patchset-closure-") as scratch:
+        report = Path(scratch) / "report.json"
+        _pip(
+            [
+                *("install", "--dry-run", "--ignore-installed", "--quiet"),
+                *("--target", scratch, "--report", str(report)),
+                *target.pip_options(),
+                *requirements,
+            ],
+            "the packages for the target can't be resolved",
+        )
+        return [_wheel(item) for item in json.loads(report.read_text())["install"]]
+
+
+def without(wheels: Iterable[Wheel], roots: Iterable[str]) -> list[Wheel]:
+    """The wheels that are neither one of the roots nor needed by them alone.
+
+    What a root needs stays where something else needs it too: the target's torch may have another
+    version of it, and the bundle's comes first.
+    """
+    known = {canonical(wheel.name): wheel for wheel in wheels}
+    roots = {canonical(root) for root in roots}
+    kept = _reached(known, [name for name in known if name == "sglang"], roots)
+    needed_by_roots = _reached(known, roots & known.keys(), set())
+    other = known.keys() - needed_by_roots - roots
+    return [known[name] for name in sorted((kept | other) - roots)]
+
+
+def download(wheels: Sequence[Wheel], target: Target, folder: Path) -> list[Path]:
+    """Fetch the wheels; their bytes are those of the report. Raises Failure(ENVIRONMENT)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listing = folder / "requirements.txt"
+    listing.write_text(
+        "".join(f"{w.pinned} --hash=sha256:{w.sha256}\n" for w in wheels)
+    )
+    _pip(
+        [
+            *("download", "--no-deps", "--quiet", "--require-hashes"),
+            *("--dest", str(folder), *target.pip_options()),
+            *("-r", str(listing)),
+        ],
+        "the packages for the target can't be downloaded",
+    )
+    return sorted(folder.glob("*.whl"))
+
+
+def unpack(wheel: Path, site: Path, target: Target) -> None:
+    """Install a wheel's files into a folder, as pip does, without scripts.
+
+    Left out: SGLang's image and video generation, and kernels compiled for other GPUs.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            place = _place(entry.filename)
+            if place is None or entry.is_dir() or _other_gpu(place, target):
+                continue
+            path = site / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(archive.read(entry))
+
+
+def canonical(name: str) -> str:
+    """A distribution's name as PEP 503 compares it."""
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _place(name: str) -> PurePosixPath | None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"a wheel has a file outside of its folder: {name}",
+            state=_STATE,
+            next="report it to the package's authors",
+        )
+    if path.parts[0].endswith(".data"):
+        kind = path.parts[1] if len(path.parts) > 1 else ""
+        inside = kind in ("purelib", "platlib") and len(path.parts) > 2
+        return PurePosixPath(*path.parts[2:]) if inside else None
+    return path
+
+
+def _other_gpu(place: PurePosixPath, target: Target) -> bool:
+    parts = place.parts
+    if parts[:2] == ("sglang", "multimodal_gen"):
+        return True
+    if parts[0] != "sgl_kernel" or not place.suffix == ".so":
+        return False
+    if parts[1] in ("sm90", "sm100"):
+        return parts[1] != target.kernel_folder
+    # FlashAttention 3 and FlashMLA: a gigabyte of sm_80 to sm_100 code that sm_120 never loads.
+    return target.arch.startswith("sm_12") and parts[1].startswith("flash")
+
+
+def _wheel(item: dict) -> Wheel:
+    metadata = item["metadata"]
+    return Wheel(
+        name=metadata["name"],
+        version=metadata["version"],
+        sha256=item["download_info"]["archive_info"]["hashes"]["sha256"],
+        requires=tuple(metadata.get("requires_dist", ())),
+    )
+
+
+def _reached(
+    known: dict[str, Wheel], start: Iterable[str], barred: set[str]
+) -> set[str]:
+    """The names that requirements lead to from start, not through barred ones."""
+    found, waiting = set(), [name for name in start if name in known]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name in barred:
+            continue
+        found.add(name)
+        for requirement in known[name].requires:
+            needed = canonical(_name(requirement))
+            if "extra ==" not in requirement and needed in known:
+                waiting.append(needed)
+    return found
+
+
+def _name(requirement: str) -> str:
+    end = next(
+        (i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")),
+        len(requirement),
+    )
+    return requirement[:end]
+
+
+def _pip(arguments: Sequence[str], what: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "WARNING" not in line]
+        raise Failure(
+            Exit.ENVIRONMENT,
+            what,
+            where="\n".join(lines[-10:]) or f"pip exited {done.returncode}",
+            state=_STATE,
+            next="check the network, or point pip at a mirror that has them (PIP_FIND_LINKS)",
+        )

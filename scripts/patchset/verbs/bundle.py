@@ -1,0 +1,163 @@
+"""`bundle`: a patched SGLang for a GPU host without network."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from .. import gitenv, invocation
+from ..bundle import make, wheels
+from ..bundle.target import MACHINES, Target
+from ..errors import EXIT_CODES, Exit, Failure
+from ..layout import Layout
+from ..listing import columns, counted
+from ..series import load_series
+
+TORCH = ("torch", "torchvision", "torchaudio", "torchcodec", "torchao", "triton")
+
+
+def register(subparsers, layout: Layout) -> None:
+    """Add the verb and its options."""
+    parser = subparsers.add_parser(
+        "bundle",
+        prog="scripts/bundle.sh",
+        epilog=EXIT_CODES,
+        help="pack the patched tree and its packages for a host without network",
+        description="Pack the patched tree with every package that SGLang needs beside torch, for "
+        "one kind of machine, in parts that can be carried, with an installer that needs the "
+        "target's Python and torch alone.",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="a new folder"
+    )
+    parser.add_argument(
+        "--target-python",
+        type=_python,
+        default="3.12",
+        metavar="X.Y",
+        help="the target's Python (default: 3.12)",
+    )
+    parser.add_argument(
+        "--machine",
+        choices=MACHINES,
+        default=platform.machine() if platform.machine() in MACHINES else MACHINES[0],
+        help="the target's processor (default: this one's)",
+    )
+    parser.add_argument(
+        "--arch",
+        choices=("sm_90", "sm_100", "sm_120", "sm_121"),
+        default="sm_120",
+        help="the target's GPU: kernels compiled for others are left out (default: sm_120)",
+    )
+    parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="NAME==VERSION",
+        help="one more package, or another version; repeatable",
+    )
+    parser.add_argument(
+        "--part-size",
+        type=_bytes,
+        default=_bytes("1G"),
+        metavar="SIZE",
+        help="the most that a part may have, such as 60M (default: 1G)",
+    )
+    parser.add_argument(
+        "--tree",
+        type=Path,
+        default=layout.target,
+        metavar="DIR",
+        help=f"the patched tree (default: build/sglang-{layout.release})",
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.add_argument(
+        "--patches", type=Path, default=layout.patches, help=argparse.SUPPRESS
+    )
+    parser.set_defaults(parser=parser, run=lambda arguments: _run(layout, arguments))
+
+
+def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    target = Target(arguments.target_python, arguments.machine, arguments.arch)
+    series = load_series(arguments.patches)
+    commit, checkpoint = _head(arguments.tree)
+    wanted = [f"sglang=={series.pin.version}", *arguments.add]
+
+    def fill(site: Path) -> list[str]:
+        _say(
+            f"resolving {' '.join(wanted)} for Python {target.python}, {target.machine}"
+        )
+        chosen = wheels.without(wheels.closure(wanted, target), TORCH)
+        _say(f"fetching {counted(chosen, 'package')}")
+        with tempfile.TemporaryDirectory(prefix="patchset-wheels-") as folder:
+            files = wheels.download(chosen, target, Path(folder))
+            make.site_of(files, arguments.tree, commit, target, site)
+        _say("packing")
+        return [wheel.pinned for wheel in chosen]
+
+    made = make.write(
+        arguments.out, fill, target, checkpoint, commit, arguments.part_size
+    )
+    if arguments.json:
+        print(json.dumps(made.as_json(), indent=1))
+    else:
+        print("\n".join(_lines(made, target)))
+    return Exit.DONE
+
+
+def _head(tree: Path) -> tuple[str, str]:
+    """The commit of the tree and the patch that it is. Raises Failure(PATCH)."""
+    if not (tree / ".git").exists():
+        raise Failure(
+            Exit.PATCH,
+            "there is no patched tree",
+            where=str(tree),
+            state="no bundle was written",
+            next=f"make one: {invocation.script('apply.sh')}",
+        )
+    if gitenv.run(tree, "status", "--porcelain").strip():
+        raise Failure(
+            Exit.PATCH,
+            "the tree has changes that are in no commit, which a bundle would leave out",
+            where=str(tree),
+            state="no bundle was written",
+            next=f"git -C {tree} status",
+        )
+    commit = gitenv.text(tree, "rev-parse", "HEAD")
+    message = gitenv.text(tree, "log", "-1", "--format=%B")
+    found = re.search(r"^Patch: *(\S+)", message, re.MULTILINE)
+    return commit, found[1] if found else "no patch of this series"
+
+
+def _lines(made: make.Bundle, target: Target) -> list[str]:
+    size = sum(bytes for _, bytes in made.parts)
+    facts = [
+        ("bundle", str(made.folder)),
+        ("patches", f"{made.checkpoint} {(made.commit or '')[:12]}"),
+        ("target", f"Python {target.python}, {target.machine}, {target.arch}"),
+        ("size", f"{size / 2**20:.1f} MiB in {counted(made.parts, 'part')}"),
+        ("next", "copy the folder to the target, then there: python3 install.py DIR"),
+    ]
+    return columns(facts)
+
+
+def _python(text: str) -> str:
+    if not re.fullmatch(r"3\.\d+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not X.Y, such as 3.12")
+    return text
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"([1-9]\d*)([KMG]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size such as 60M or 1G")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,287 @@
+"""The offline bundle: what goes in, that it is whole or not there, and what its installer refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from made_wheel import patchset
+from patchset import gitenv
+from patchset.bundle import make, wheels
+from patchset.bundle.target import Target
+from patchset.bundle.wheels import Wheel, without
+from patchset.errors import Exit, Failure
+from patchset.verbs import bundle as verb
+
+PYTHON = "%d.%d" % sys.version_info[:2]
+TARGET = Target(PYTHON, "x86_64", "sm_120")
+
+
+def wheel(name: str, *requires: str) -> Wheel:
+    return Wheel(name, "1.0", "0" * 64, requires)
+
+
+CLOSURE = [
+    wheel("sglang", "torch==2.11", "numpy", "Uvicorn>=1 ; python_version > '3'"),
+    wheel("torch", "triton", "nvidia-cublas", "numpy", "sympy"),
+    wheel("triton"),
+    wheel("nvidia_cublas"),
+    wheel("numpy"),
+    wheel("sympy", "mpmath"),
+    wheel("mpmath"),
+    wheel("uvicorn"),
+]
+
+
+def test_what_torch_alone_brings_is_left_out():
+    kept = [each.name for each in without(CLOSURE, verb.TORCH)]
+    assert kept == ["numpy", "sglang", "uvicorn"]
+
+
+def test_an_extra_that_nobody_asked_for_needs_nothing():
+    one = [
+        wheel("sglang", "mpmath ; extra == 'all'"),
+        wheel("torch", "mpmath"),
+        wheel("mpmath"),
+    ]
+    assert [each.name for each in without(one, ["torch"])] == ["sglang"]
+
+
+def make_wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+    return path
+
+
+def unpacked(tmp_path, arch: str, files: dict[str, str]) -> set[str]:
+    site = tmp_path / arch
+    target = Target(PYTHON, "x86_64", arch)
+    wheels.unpack(make_wheel(tmp_path / "w", "x", files), site, target)
+    return {p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_file()}
+
+
+def test_kernels_of_other_gpus_and_scripts_are_left_out(tmp_path):
+    files = {
+        "sgl_kernel/__init__.py": "",
+        "sgl_kernel/sm90/common_ops.abi3.so": "90",
+        "sgl_kernel/sm100/common_ops.abi3.so": "100",
+        "sgl_kernel/flash_ops.abi3.so": "fa3",
+        "sglang/multimodal_gen/x.py": "",
+        "sglang/__init__.py": "",
+        "x-1.0.data/purelib/inside.py": "",
+        "x-1.0.data/scripts/tool": "",
+        "x-1.0.dist-info/METADATA": "",
+    }
+    common = {"sgl_kernel/__init__.py", "sglang/__init__.py", "inside.py"}
+    common.add("x-1.0.dist-info/METADATA")
+    sm120 = unpacked(tmp_path, "sm_120", files)
+    assert sm120 == common | {"sgl_kernel/sm100/common_ops.abi3.so"}
+    sm90 = unpacked(tmp_path, "sm_90", files)
+    both = {"sgl_kernel/sm90/common_ops.abi3.so", "sgl_kernel/flash_ops.abi3.so"}
+    assert sm90 == common | both
+
+
+def test_a_wheel_that_writes_outside_is_refused(tmp_path):
+    with pytest.raises(Failure, match="outside of its folder"):
+        unpacked(tmp_path, "sm_120", {"../evil.py": ""})
+    assert not (tmp_path / "evil.py").exists()
+
+
+def fill(site: Path) -> list[str]:
+    (site / "sglang").mkdir()
+    (site / "sglang" / "__init__.py").write_text("answer = 42\n")
+    # Bytes that do not pack: the parts are many.
+    (site / "sglang" / "data.bin").write_bytes(os.urandom(10_000))
+    return ["sglang==0.5.13"]
+
+
+@pytest.fixture
+def made(tmp_path) -> make.Bundle:
+    folder = tmp_path / "bundle"
+    return make.write(folder, fill, TARGET, "0050-x", "c" * 40, 3_000, preset=0)
+
+
+@pytest.fixture
+def site_with_torch(tmp_path) -> dict[str, str]:
+    (tmp_path / "torch" / "torch").mkdir(parents=True)
+    (tmp_path / "torch" / "torch" / "__init__.py").touch()
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "torch")}
+
+
+def install(made: make.Bundle, place: Path, env: dict[str, str], *options: str):
+    command = [sys.executable, *options, str(made.folder / "install.py"), str(place)]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+def test_it_installs_what_was_packed(made, tmp_path, site_with_torch):
+    assert [size for _, size in made.parts[:-1]] == [3_000] * (len(made.parts) - 1)
+    assert len(made.parts) > 3
+    place = tmp_path / "it's here"
+    done = install(made, place, site_with_torch, "-W", "error")
+    assert done.returncode == 0, done.stderr
+    assert "0050-x " + "c" * 40 in done.stdout
+    script = f'. "{place}/env.sh"; exec "{sys.executable}" -c "import sglang; print(sglang.answer)"'
+    ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert ran.stdout == "42\n", ran.stderr
+
+
+def test_the_same_files_make_the_same_bundle(tmp_path):
+    def same(site: Path) -> list[str]:
+        (site / "b.py").write_text("b")
+        (site / "a.py").write_text("a")
+        return []
+
+    first, second = (
+        make.write(tmp_path / name, same, TARGET, "x", None, 1 << 20, preset=0)
+        for name in "12"
+    )
+    read = [(each.folder / make.MANIFEST).read_bytes() for each in (first, second)]
+    assert read[0] == read[1]
+
+
+def test_a_damaged_part_and_a_missing_one(made, tmp_path, site_with_torch):
+    part = made.folder / made.parts[1][0]
+    data = part.read_bytes()
+    part.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    done = install(made, tmp_path / "place", site_with_torch)
+    assert done.returncode == 4 and f"{part.name} is damaged" in done.stderr
+    part.unlink()
+    done = install(made, tmp_path / "place", site_with_torch)
+    assert done.returncode == 4 and f"{part.name} is missing" in done.stderr
+    assert not list(tmp_path.glob("place*"))
+
+
+def test_a_folder_that_is_there(made, tmp_path, site_with_torch):
+    done = install(made, tmp_path, site_with_torch)
+    assert done.returncode == 4 and "is there already" in done.stderr
+
+
+def test_a_python_without_torch(made, tmp_path):
+    env = {**os.environ, "PYTHONPATH": ""}
+    done = install(made, tmp_path / "place", env, "-S")
+    assert done.returncode == 4 and "has no torch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "key, value, said",
+    [
+        ("python", "3.7", "is for Python 3.7"),
+        ("machine", "riscv64", "is for riscv64"),
+    ],
+)
+def test_another_machine(made, tmp_path, site_with_torch, key, value, said):
+    file = made.folder / make.MANIFEST
+    manifest = json.loads(file.read_text())
+    manifest["target"][key] = value
+    file.write_text(json.dumps(manifest))
+    done = install(made, tmp_path / "place", site_with_torch)
+    assert done.returncode == 4 and said in done.stderr
+    assert not (tmp_path / "place").exists()
+
+
+def test_a_manifest_that_is_none(made, tmp_path, site_with_torch):
+    (made.folder / make.MANIFEST).write_text("{")
+    done = install(made, tmp_path / "place", site_with_torch)
+    assert done.returncode == 4 and "Traceback" not in done.stderr
+
+
+def test_a_bundle_that_fails_leaves_nothing(tmp_path):
+    def failing(site: Path):
+        fill(site)
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError):
+        make.write(tmp_path / "bundle", failing, TARGET, "x", None, 1_000)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path):
+    with pytest.raises(Failure, match="there already") as caught:
+        make.write(tmp_path, fill, TARGET, "x", None, 1_000)
+    assert caught.value.code == Exit.ENVIRONMENT
+
+
+@pytest.fixture
+def pip(monkeypatch, tmp_path):
+    """What stands for pip: a report of two packages, and their wheels."""
+    ran = []
+
+    def fake(arguments, what):
+        ran.append(arguments)
+        if "install" in arguments:
+            names = ("sglang", "torch")
+            items = [
+                {
+                    "metadata": {"name": name, "version": "1.0", "requires_dist": []},
+                    "download_info": {"archive_info": {"hashes": {"sha256": "0" * 64}}},
+                }
+                for name in names
+            ]
+            report = Path(arguments[arguments.index("--report") + 1])
+            report.write_text(json.dumps({"install": items}))
+        else:
+            folder = Path(arguments[arguments.index("--dest") + 1])
+            files = {"sglang/stock.py": "", "sglang/srt/environ.py": "stock"}
+            make_wheel(folder, "sglang", files)
+            listing = (folder / "requirements.txt").read_text()
+            assert listing == "sglang==1.0 --hash=sha256:" + "0" * 64 + "\n"
+
+    monkeypatch.setattr(wheels, "_pip", fake)
+    return ran
+
+
+def test_the_verb_packs_the_tree_over_the_wheels(
+    pip, own_tree, tmp_path, site_with_torch
+):
+    out = tmp_path / "out"
+    words = ["bundle", "--out", out, "--tree", own_tree, "--target-python", PYTHON]
+    done = patchset(*words, "--machine", os.uname().machine, "--part-size", "1M")
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads((out / make.MANIFEST).read_text())
+    assert manifest["commit"] == gitenv.text(own_tree, "rev-parse", "HEAD")
+    assert manifest["packages"] == ["sglang==1.0"]
+    place = tmp_path / "place"
+    made = make.Bundle(out, "", None, (), ())
+    assert install(made, place, site_with_torch).returncode == 0
+    names = gitenv.text(own_tree, "ls-files", "python/sglang").splitlines()
+    assert names
+    for name in names:
+        inside = place / "site" / name.removeprefix("python/")
+        assert inside.read_bytes() == (own_tree / name).read_bytes()
+    assert (place / "site" / "sglang" / "stock.py").exists()
+
+
+def test_a_tree_with_changes_and_none(pip, own_tree, tmp_path):
+    (own_tree / "python" / "sglang" / "new.py").write_text("")
+    done = patchset("bundle", "--out", tmp_path / "out", "--tree", own_tree)
+    assert done.returncode == Exit.PATCH and "in no commit" in done.stderr
+    done = patchset("bundle", "--out", tmp_path / "out", "--tree", tmp_path / "no")
+    assert done.returncode == Exit.PATCH and "no patched tree" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_pip_that_fails(own_tree, tmp_path):
+    env = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+    words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
+    done = patchset(*words, env=env)
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "the packages for the target can't be resolved" in done.stderr
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [("--part-size", "0"), ("--part-size", "1T"), ("--target-python", "3")],
+)
+def test_usage(option, value, tmp_path):
+    done = patchset("bundle", "--out", tmp_path / "out", option, value)
+    assert done.returncode == Exit.USAGE
