@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,14 +110,10 @@ class Bench:
                 "give it longer: --run-timeout S",
             ) from None
         except OSError as error:
-            raise Failure(
-                Exit.ENVIRONMENT,
-                f"the benchmark can't be started: {error.strerror}",
-                where=self._python,
-                state="nothing was measured",
-                next="name an interpreter that has SGLang's dependencies: --python PY",
-            ) from None
+            raise self._unfit(error.strerror or str(error)) from None
         said = done.stdout.decode("utf-8", "replace")
+        if found := re.search(r"No module named .*", said):
+            raise self._unfit(found[0])
         after = _lines(file)
         if done.returncode or len(after) != len(before) + 1:
             raise self._failure(
@@ -170,6 +167,15 @@ class Bench:
                 said,
             )
         return figures
+
+    def _unfit(self, why: str) -> Failure:
+        return Failure(
+            Exit.ENVIRONMENT,
+            f"sglang.bench_serving can't be started: {why}",
+            where=self._python,
+            state=f"what was measured before is in {self._folder}",
+            next="name an interpreter that has SGLang and its dependencies: --python PY",
+        )
 
     def _failure(
         self, arm: Arm, what: str, said: str, next: str = "look into the server's log"

@@ -173,6 +173,14 @@ def test_a_run_that_is_none(place, how, said):
         assert "ValueError: Warmup failed" in done.stderr
 
 
+def test_a_python_without_sglang(place):
+    (place / "site" / "sglang" / "bench_serving.py").write_text("import nothing_there")
+    done = bench(place, patched())
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "can't be started: No module named 'nothing_there'" in done.stderr
+    assert "--python PY" in done.stderr
+
+
 def test_a_folder_that_is_there_is_not_written_into(place):
     (place / "out").mkdir()
     done = bench(place, patched())

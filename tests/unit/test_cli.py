@@ -215,10 +215,16 @@ def test_the_clone_keeps_the_way_to_the_network(monkeypatch):
 def test_every_verb_is_registered_once():
     parser = cli._parser()
     (action,) = [a for a in parser._actions if a.metavar == "VERB"]
-    assert {"apply", "bench",
-        "bundle", "check", "checkpoint", "export", "serve", "smoke"} == set(
-        action.choices
-    )
+    assert {
+        "apply",
+        "bench",
+        "bundle",
+        "check",
+        "checkpoint",
+        "export",
+        "serve",
+        "smoke",
+    } == set(action.choices)
 
 
 @pytest.mark.parametrize("how", ["> /dev/full", ">&-", ">&- 2>&-"])

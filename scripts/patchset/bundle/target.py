@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 # pip takes a platform by its exact tag, not by the oldest that would do.
-_GLIBC = (39, 35, 34, 31, 28, 27, 26, 24, 17, 12, 5)
+_GLIBC = range(39, 4, -1)
 _OLD = ("manylinux2014", "manylinux2010", "manylinux1")
 MACHINES = ("x86_64", "aarch64")
 
