@@ -38,7 +38,9 @@ def sparse_mla_decode_ref(
     for row in range(batch):
         keys = [_keys(k_cache, indices[row], topk_length, row)]
         if extra_k_cache is not None:
-            keys.append(_keys(extra_k_cache, extra_indices[row], extra_topk_length, row))
+            keys.append(
+                _keys(extra_k_cache, extra_indices[row], extra_topk_length, row)
+            )
         keys = torch.cat(keys)
         if not len(keys):
             continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .errors import Exit, Failure
@@ -19,20 +20,40 @@ _PREFIX = "python/sglang/"
 
 
 @dataclass(frozen=True)
+class Taken:
+    """The path that a flag took, as the log has it; ours is None where there was nothing to choose."""
+
+    path: str
+    ours: bool | None
+
+
+@dataclass(frozen=True)
 class Build:
     """What a server says about itself.
 
     Attributes:
         release: the SGLang release it states. state: how much of the series its files are, or None
             when it says nothing of patches. commit: of that checkpoint, or None where it is not one.
-        paths: flag -> the path it took, or None before the first step that asks for it.
+        paths: flag -> the path that it took, or None before the first step that asks for it.
     """
 
     release: str
     state: State | None
     checkpoint: str
     commit: str | None
-    paths: dict[str, str | None]
+    paths: dict[str, Taken | None]
+
+    @property
+    def ours(self) -> list[str]:
+        """The flags that took the path of this series."""
+        return [flag for flag, taken in self.paths.items() if taken and taken.ours]
+
+    def path_lines(self) -> list[str]:
+        """One line for each flag."""
+        return [
+            taken.path if taken else f"{flag}: no step has asked for it yet"
+            for flag, taken in self.paths.items()
+        ]
 
     def as_json(self) -> dict:
         """The same facts for a script."""
@@ -41,7 +62,9 @@ class Build:
             "checkpoint": self.checkpoint,
             "commit": self.commit,
             "state": self.state.kind if self.state else STOCK,
-            "paths": self.paths,
+            "paths": {
+                flag: taken and asdict(taken) for flag, taken in self.paths.items()
+            },
         }
 
     def line(self) -> str:
@@ -71,7 +94,11 @@ def build_of(info: dict, series: Series, checkpoints: Path) -> Build:
     name = series.patches[state.applied - 1].name if state.applied else STOCK
     whole = state.kind in ("applied", "partly", "pristine")
     commit = _commits(checkpoints).get(name) if whole else None
-    return Build(release, state, name, commit, told[0].get("paths", {}))
+    paths = {
+        flag: Taken(**taken) if taken else None
+        for flag, taken in told[0].get("paths", {}).items()
+    }
+    return Build(release, state, name, commit, paths)
 
 
 def require(build: Build, wanted: str, series: Series) -> None:
@@ -112,17 +139,32 @@ def require(build: Build, wanted: str, series: Series) -> None:
         )
 
 
-def require_ours_active(build: Build) -> None:
-    """Raise Failure(SERVER) unless each flag has taken the path of this series."""
-    other = [
-        f"{flag}: {path or 'not asked for by any step yet'}"
-        for flag, path in build.paths.items()
-        if path is None or "upstream's path" in path
-    ]
-    if other:
+def require_ours_active(build: Build, flags: Sequence[str] = ()) -> None:
+    """Raise Failure(SERVER) unless these flags took the path of this series.
+
+    Without names: every flag that a step asked for, and one at least. Raises Failure(USAGE) for a
+    flag that the server does not have.
+    """
+    for flag in flags:
+        if flag not in build.paths:
+            raise Failure(
+                Exit.USAGE,
+                f"the server has no flag {flag}",
+                state="the server was only asked; nothing was changed",
+                next=f"choose of: {', '.join(build.paths) or 'none'}",
+            )
+    asked = [flag for flag, taken in build.paths.items() if taken]
+    other = []
+    for flag in flags or asked:
+        taken = build.paths[flag]
+        if taken is None:
+            other.append(f"{flag}: no step has asked for it")
+        elif not taken.ours and (flags or taken.ours is False):
+            other.append(f"{flag}: {taken.path}")
+    if other or not build.ours:
         raise _failure(
             "not every flag took the path of this series",
-            where=listed(other),
+            where=listed(other) or "no step has asked for any flag",
             next="set the flags named there, or leave out --active",
         )
 

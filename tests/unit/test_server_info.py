@@ -95,7 +95,10 @@ def test_paths_are_those_that_the_hooks_took():
         assert set(paths.values()) == {None}, "no step has asked yet"
         hook.ROUTE.active("off")
         told = module.describe()["paths"]["SGLANG_SM120_METADATA"]
-        assert told.endswith("upstream's path (SGLANG_SM120_METADATA=off)")
+        assert told["path"].endswith("upstream's path (SGLANG_SM120_METADATA=off)")
+        assert told["ours"] is False
+        hook.ROUTE.idle("nothing is here")
+        assert module.describe()["paths"]["SGLANG_SM120_METADATA"]["ours"] is None
 
 
 def test_the_scheduler_tells_it():
@@ -164,17 +167,36 @@ def test_parts_that_run_different_files_are_refused():
             build(told(last), other)
 
 
-def test_paths_that_are_not_ours_are_named():
-    last = len(SERIES.patches)
-    ours = "top-k: exact select in one launch (SGLANG_SM120_TOPK=auto, cuda 12.0)"
-    serverbuild.require_ours_active(build(told(last, A=ours)))
-    others = {"B": "indexer: upstream's path (B=off)", "C": None}
+OURS = {"path": "top-k: exact select (A=on, cuda 9.0)", "ours": True}
+OTHER = {"path": "indexer: upstream's path (B=off)", "ours": False}
+IDLE = {"path": "heads: nothing to do (--tp-size 1)", "ours": None}
+
+
+@pytest.mark.parametrize(
+    "paths, flags, where",
+    [
+        ({"A": OURS}, (), None),
+        ({"A": OURS, "C": None, "D": IDLE}, (), None),
+        ({"A": OURS, "C": None, "B": OTHER}, ("A",), None),
+        ({"A": OURS, "B": OTHER}, (), ["B: indexer: upstream's path (B=off)"]),
+        ({"A": OURS, "C": None}, ("A", "C"), ["C: no step has asked for it"]),
+        ({"A": OURS, "D": IDLE}, ("D",), [f"D: {IDLE['path']}"]),
+        ({"C": None, "D": IDLE}, (), ["no step has asked for any flag"]),
+    ],
+)
+def test_paths_that_are_not_ours_are_named(paths, flags, where):
+    found = build(told(len(SERIES.patches), **paths))
+    if where is None:
+        return serverbuild.require_ours_active(found, flags)
     with pytest.raises(Failure, match="not every flag") as caught:
-        serverbuild.require_ours_active(build(told(last, A=ours, **others)))
-    assert caught.value.where.splitlines() == [
-        "B: indexer: upstream's path (B=off)",
-        "C: not asked for by any step yet",
-    ]
+        serverbuild.require_ours_active(found, flags)
+    assert caught.value.where.splitlines() == where
+
+
+def test_a_flag_that_the_server_does_not_have():
+    with pytest.raises(Failure, match="has no flag X") as caught:
+        serverbuild.require_ours_active(build(told(4, A=OURS)), ["X"])
+    assert caught.value.code == Exit.USAGE
 
 
 def test_without_the_page_of_checkpoints_no_commit_is_made_up(tmp_path):

@@ -16,7 +16,8 @@ TIP = SERIES.patches[-1].name
 
 
 def patched(**options) -> Fake:
-    ours = "top-k: exact select in one launch (SGLANG_SM120_TOPK=on, cuda 9.0)"
+    path = "top-k: exact select in one launch (SGLANG_SM120_TOPK=on, cuda 9.0)"
+    ours = {"path": path, "ours": True}
     return Fake(patches=[told(LAST, SGLANG_SM120_TOPK=ours)], **options)
 
 
@@ -164,11 +165,13 @@ def test_a_long_prompt_that_is_too_short_for_the_selection():
 
 
 def test_paths_of_upstream_where_ours_are_wanted():
-    off = "top-k: upstream's path (SGLANG_SM120_TOPK=off)"
+    path = "top-k: upstream's path (SGLANG_SM120_TOPK=off)"
+    off = {"path": path, "ours": False}
     fake = Fake(patches=[told(LAST, SGLANG_SM120_TOPK=off)])
     assert smoke(fake).returncode == 0
-    said = failed(fake, "--active")
-    assert "not every flag took the path of this series" in said and off in said
+    for options in (["--active"], ["--active", "SGLANG_SM120_TOPK"]):
+        said = failed(fake, *options)
+        assert "not every flag took the path of this series" in said and path in said
 
 
 def test_random_weights_need_a_reference_and_nothing_else_does():

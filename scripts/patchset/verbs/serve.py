@@ -140,14 +140,10 @@ def _report(
         }
         print(json.dumps(facts), flush=True)
         return
-    paths = [
-        ("path", path or f"{flag}: not asked for yet")
-        for flag, path in build.paths.items()
-    ]
     facts = [
         ("ready", f"{server.url} after {took:.0f} s"),
         ("build", build.line()),
-        *paths,
+        *(("path", line) for line in build.path_lines()),
         ("next", f"{script('smoke.sh')} --url {server.url}   (Ctrl-C here stops it)"),
     ]
     print("\n".join(columns(facts)), flush=True)

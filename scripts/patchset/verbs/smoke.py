@@ -55,8 +55,10 @@ def add_options(parser: argparse.ArgumentParser, layout: Layout) -> None:
     )
     parser.add_argument(
         "--active",
-        action="store_true",
-        help="each flag must have taken the path of this series",
+        nargs="*",
+        metavar="FLAG",
+        help="these flags must have taken the path of this series (without names: every flag that "
+        "a step asked for)",
     )
     parser.add_argument(
         "--weights",
@@ -134,10 +136,7 @@ def run(
         "weights": arguments.weights,
         "checks": [outcome.as_json() for outcome in outcomes],
         "lines": [("server", url), ("build", found.line())]
-        + [
-            ("path", path or f"{flag}: not asked for")
-            for flag, path in found.paths.items()
-        ],
+        + [("path", line) for line in found.path_lines()],
     }
 
 
@@ -213,13 +212,12 @@ def _require_build(
 
 
 def _require_paths(
-    server: Server, series: Series, checkpoints: Path, active: bool
+    server: Server, series: Series, checkpoints: Path, active: list[str] | None
 ) -> str:
     build = serverbuild.build_of(server.get("/server_info"), series, checkpoints)
-    if active:
-        serverbuild.require_ours_active(build)
-    ours = [path for path in build.paths.values() if path and "upstream" not in path]
-    return f"{len(ours)} of {len(build.paths)} flags took the path of this series"
+    if active is not None:
+        serverbuild.require_ours_active(build, active)
+    return f"{len(build.ours)} of {len(build.paths)} flags took the path of this series"
 
 
 def _seconds(text: str) -> float:
