@@ -283,6 +283,30 @@ def compare(rank: int, kernel: str, ratio: int, seed: int, device) -> dict:
     )
 
 
+def more_ranks(kernel: str, ratio: int, seed: int, device) -> list[dict]:
+    """Local against padded heads of each rank of larger groups, one after the other on this GPU."""
+    layer = Layer(ratio, seed, device)
+    found = []
+    with model(kernel) as module:
+        for ranks in (4, 8):
+            differences = []
+            for rank in range(ranks):
+                padded, *_ = step(module, layer, rank, ranks, "off")()
+                local, _, heads = step(module, layer, rank, ranks, "on")()
+                assert heads == HEADS // ranks
+                differences.append(difference(padded, local))
+            found.append(
+                dict(
+                    kernel=kernel,
+                    compress_ratio=ratio,
+                    ranks=ranks,
+                    attention_largest_difference=max(differences),
+                    largest_value=padded.float().abs().max().item(),
+                )
+            )
+    return found
+
+
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return (a.float() - b.float()).abs().max().item()
 
@@ -303,12 +327,18 @@ def worker(rank: int, port: int, seed: int, path: str) -> None:
         for kernel in KERNELS
         for ratio in CASES
     ]
-    Path(f"{path}.{rank}").write_text(json.dumps(rows))
+    more = [
+        row
+        for kernel in KERNELS
+        for ratio in CASES
+        for row in more_ranks(kernel, ratio, seed, device)
+    ]
+    Path(f"{path}.{rank}").write_text(json.dumps(dict(pair=rows, more_ranks=more)))
     dist.destroy_process_group()
 
 
-def run_ranks(directory: Path, seed: int) -> list[list[dict]]:
-    """Each rank's comparisons. Needs two GPUs."""
+def run_ranks(directory: Path, seed: int) -> list[dict]:
+    """Each rank's comparisons: with its ``pair``, and of ``more_ranks`` alone. Needs two GPUs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -331,8 +361,8 @@ def main(out: Path) -> None:
         ranks=ranks,
     )
     out.write_text(json.dumps(record, indent=1) + "\n")
-    for rank, rows in enumerate(ranks):
-        for row in rows:
+    for rank, found in enumerate(ranks):
+        for row in found["pair"]:
             print(
                 rank,
                 f"{row['kernel']:18} c{row['compress_ratio']:<4}",
@@ -344,6 +374,8 @@ def main(out: Path) -> None:
                 f"diff {row['attention_largest_difference']:.3g}",
                 f"{row['gathered_largest_difference']:.3g} of {row['largest_value']:.3g}",
             )
+    for row in ranks[0]["more_ranks"]:
+        print(*row.values())
 
 
 if __name__ == "__main__":
