@@ -25,7 +25,10 @@ def tree() -> Path:
 
 def load_functions(path: str, names: list[str], namespace: dict) -> list:
     """Run the source of top-level functions ``names`` of ``tree()/path`` in ``namespace``."""
-    file = tree() / path
+    return _load(tree() / path, names, namespace)
+
+
+def _load(file: Path, names: list[str], namespace: dict) -> list:
     module = ast.parse(file.read_text())
     found = {
         n.name: n
@@ -44,13 +47,18 @@ def load_functions(path: str, names: list[str], namespace: dict) -> list:
 
 def indexer_functions(*names: str) -> list:
     """Functions of the tree's indexer.py, with the module globals that they use."""
+    return functions_of(tree() / INDEXER, *names)
+
+
+def functions_of(indexer: Path, *names: str) -> list:
+    """Functions of a file that is a version of indexer.py."""
     namespace = {
         "torch": torch,
         "F": F,
         "FP8_DTYPE": torch.float8_e4m3fn,
         "_arange_cache": {},
     }
-    return load_functions(INDEXER, list(names), namespace)
+    return _load(indexer, list(names), namespace)
 
 
 def stock_logits(inputs) -> torch.Tensor:

@@ -210,7 +210,9 @@ class Agreement:
         series = series_of(self.places.patches, files)
         with self._base(series.pin, given_wheel) as repo:
             applied = commit_series(repo, series.pin.commit, series)
-        return checkpoints.render(series.pin, applied, self.places.records)
+        return checkpoints.render(
+            series.pin, applied, self.places.records, self.places.kernels
+        )
 
     @contextlib.contextmanager
     def _base(self, pin: Pin, given_wheel: Path | None) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from .commits import Applied, commit_series
 from .errors import Exit, Failure
 from .layout import Layout
 from .listing import counted
+from .records import stale, verify
 from .series import Series, load_series
 
 
@@ -93,7 +94,16 @@ def _verdicts(layout: Layout, series: Series, repo: Path) -> Iterator[Verdict]:
     hooks = f"move the patch to the new code, or correct {series.directory / drift.FILE_NAME}"
     yield _try("drift guard", hooks, lambda: _drift(repo, series))
     if applied:
-        yield _checkpoints(layout, series, applied)
+        yield _try(
+            layout.checkpoints.name,
+            _export(),
+            lambda: _page(layout, series, applied),
+            Exit.NO,
+        )
+        records = f"restore what it names: git checkout -- {shlex.quote(str(layout.records))}"
+        yield _try(
+            "records", records, lambda: _records(layout, series, applied), Exit.NO
+        )
 
 
 def _export() -> str:
@@ -106,15 +116,18 @@ def _reexport() -> str:
 
 
 def _try(
-    predicate: str, after: str, action: Callable[[], tuple[str, tuple[str, ...]]]
+    predicate: str,
+    after: str,
+    action: Callable[[], tuple[str, tuple[str, ...]]],
+    code: Exit = Exit.PATCH,
 ) -> Verdict:
     """A predicate whose refusal is raised as a Failure."""
     try:
         detail, problems = action()
-        return Verdict(predicate, problems, after, detail)
+        return Verdict(predicate, problems, after, detail, code)
     except Failure as failure:
         told = failure.what + (f"\n{failure.where}" if failure.where else "")
-        return Verdict(predicate, (told,), after)
+        return Verdict(predicate, (told,), after, failure=code)
 
 
 def _apply(repo: Path, series: Series, applied: list[Applied]):
@@ -146,13 +159,14 @@ def _drift(repo: Path, series: Series):
     return f"{drift.require_in(repo, base.REF, series)} hooked functions", ()
 
 
-def _checkpoints(layout: Layout, series: Series, applied: list[Applied]) -> Verdict:
-    text = checkpoints.render(series.pin, applied, layout.records)
+def _page(layout: Layout, series: Series, applied: list[Applied]):
+    text = checkpoints.render(series.pin, applied, layout.records, layout.kernels)
     current = checkpoints.is_current(layout.checkpoints, text)
-    return Verdict(
-        layout.checkpoints.name,
-        () if current else ("it is not what the series renders",),
-        _export(),
-        "rendered from this series",
-        Exit.NO,
-    )
+    problems = () if current else ("it is not what the series renders",)
+    return "rendered from this series", problems
+
+
+def _records(layout: Layout, series: Series, applied: list[Applied]):
+    today = stale.now(series.pin, applied, layout.kernels)
+    found = verify.run(layout.root, layout.records, today)
+    return f"{found.figures} measurements recomputed from their raw files", found.problems

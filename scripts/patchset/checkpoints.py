@@ -8,30 +8,45 @@ from . import atomic
 from .commits import Applied
 from .errors import Exit, Failure
 from .pin import Pin
+from .records import history, rows, schema, stale
+from .records.stale import STOCK, Now
 
 _HEADER = """# Checkpoints
 
-Rendered by `scripts/export.sh`; never edited (`scripts/check.sh` compares).
+Rendered by `scripts/export.sh` from `patches/` and `ci/checkpoints/`; never edited (`scripts/check.sh` compares).
 
-Every step of the series over SGLang {version}, as `scripts/apply.sh` makes it on any machine. The
-commit and tree ids are those of the default (wheel) source; evidence is a measured record in
-`ci/checkpoints/`, and `none` where nothing was measured.
+Every step of the series over SGLang {version}: what it gained over the step below it, on what, how sure that is, and
+the command to see it again. `none`: not measured. A measurement is stale when what it measured has changed since.
+`scripts/checkpoint.sh verify` recomputes every figure from the raw files.
+"""
+
+_IDS = """
+## Commits
+
+As `scripts/apply.sh` makes them on any machine, from the default (wheel) source.
+
 """
 
 
-def render(pin: Pin, applied: list[Applied], records: Path) -> str:
+def render(
+    pin: Pin, applied: list[Applied], records: Path, kernels: Path | None
+) -> str:
     """The text of CHECKPOINTS.md for a series applied to its pinned base.
 
-    records is the directory of measured records; a checkpoint has evidence when its record is
-    there.
+    Arguments: records is the directory of records; kernels that of the kernels' sources, or None
+    where they are not known. Raises Failure(PATCH) for a record that is not sound.
     """
-    rows = [("checkpoint", "what", "commit", "tree", "flag", "evidence")]
-    stock = ("0000-stock", f"SGLang {pin.version} as published")
-    rows.append((*stock, f"`{pin.commit}`", f"`{pin.tree}`", "none", "none"))
-    rows += [_row(each, records) for each in applied]
-    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
-    lines.insert(1, "|" + "---|" * len(rows[0]))
-    return _HEADER.format(version=pin.version) + "\n" + "\n".join(lines) + "\n"
+    known = schema.load_all(records)
+    today = stale.now(pin, applied, kernels)
+    steps = [(STOCK, f"SGLang {pin.version} as published")]
+    steps += [(each.patch.name, each.patch.subject) for each in applied]
+    parts = [
+        _HEADER.format(version=pin.version),
+        _gains(steps, known, today),
+        _IDS + _commits(pin, applied, known),
+        history.section(known),
+    ]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts if part)
 
 
 def write(path: Path, text: str) -> None:
@@ -53,23 +68,33 @@ def is_current(path: Path, text: str) -> bool:
     return path.exists() and path.read_bytes() == text.encode()
 
 
-def _row(applied: Applied, records: Path) -> tuple[str, ...]:
-    patch = applied.patch
-    return (
-        patch.name,
-        patch.subject,
-        f"`{applied.commit}`",
-        f"`{applied.tree}`",
-        patch.trailers.get("Env-Flag", "none"),
-        _evidence(patch.evidence, records),
-    )
+def _gains(steps: list[tuple[str, str]], known: dict[str, dict], today: Now) -> str:
+    table = [
+        ("checkpoint", "what changed", "gain", "on what", "how sure", "see it again")
+    ]
+    for name, subject in steps:
+        measured = rows.of(known.get(name), today) or [("none",) * 4]
+        for number, cells in enumerate(measured):
+            table.append((name, subject, *cells) if not number else ("", "", *cells))
+    return rows.table(table)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+def _commits(pin: Pin, applied: list[Applied], known: dict[str, dict]) -> str:
+    table = [("checkpoint", "commit", "tree", "flag", "record")]
+    table.append((STOCK, f"`{pin.commit}`", f"`{pin.tree}`", "none", _link(STOCK, known)))
+    for each in applied:
+        patch = each.patch
+        table.append(
+            (
+                patch.name,
+                f"`{each.commit}`",
+                f"`{each.tree}`",
+                patch.trailers.get("Env-Flag", "none"),
+                _link(patch.evidence or patch.name, known),
+            )
+        )
+    return rows.table(table)
 
 
-def _evidence(record: str | None, records: Path) -> str:
-    if record is None or not (records / f"{record}.json").exists():
-        return "none"
-    return f"[{record}](ci/checkpoints/{record}.json)"
+def _link(id: str, known: dict[str, dict]) -> str:
+    return f"[{id}](ci/checkpoints/{id}.json)" if id in known else "none"

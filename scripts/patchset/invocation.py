@@ -11,10 +11,13 @@ from pathlib import Path
 _SCRIPTS = Path(__file__).resolve().parents[1]
 
 # What is done where, then what it is done with: more options stand best between the two.
-_PLACE = ("installed", "python", "into", "source", "upto", "to", "from", "tip")
+_PLACE = (
+    *("installed", "python", "into", "source", "upto", "to", "from", "tip"),
+    *("find", "probe", "over", "tree", "old", "new", "out"),
+)
 _MATERIAL = ("url", "wheel", "patches")
 
-_DESTINATIONS = {"from": "tree"}
+_DESTINATIONS = {"from": "tree", "tree": "patched"}
 
 _Option = tuple[str, ...]
 _given: dict[str, tuple[_Option, ...]] = {}

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
@@ -60,6 +61,13 @@ def obtain(pin: Pin, given: Path | None = None) -> Path:
         _fill(cache, pin)
     _verify(kept, pin, "nothing was changed; the cache is as it was")
     return kept
+
+
+def members(path: Path, names: Iterable[str]) -> dict[str, bytes]:
+    """The files of these names in a wheel that obtain() gave; those that it has."""
+    with zipfile.ZipFile(path) as archive:
+        there = set(archive.namelist())
+        return {name: archive.read(name) for name in names if name in there}
 
 
 def _fill(cache: Path, pin: Pin) -> None:

@@ -1,50 +1,195 @@
-"""`checkpoint render`: CHECKPOINTS.md from the series."""
+"""`checkpoint`: the page of checkpoints, and the records behind it."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
-from .. import checkpoints, scratchrepo
-from ..commits import commit_series
-from ..errors import Exit
+from .. import checkpoints, invocation, scratchrepo
+from ..commits import Applied, commit_series
+from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
-from ..series import load_series
+from ..listing import columns
+from ..records import chart, compare, history, schema, stale, sums, verify
+from ..series import Series, load_series
+from . import checkpoint_record
 
 
 def register(subparsers, layout: Layout) -> None:
     """Add the verb and its actions."""
     parser = subparsers.add_parser(
-        "checkpoint", help="the table of checkpoints and their evidence"
+        "checkpoint",
+        prog="scripts/checkpoint.sh",
+        epilog=EXIT_CODES,
+        help="the table of checkpoints and their evidence",
     )
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    render = actions.add_parser(
+    render = _action(
+        actions,
+        layout,
         "render",
-        help="write CHECKPOINTS.md",
-        description="Write CHECKPOINTS.md from the series. With --dry-run nothing is written; "
-        "exit 1 says that it would change.",
-    )
-    render.add_argument(
-        "--root", type=Path, default=layout.root, metavar="DIR", help=argparse.SUPPRESS
-    )
-    render.add_argument(
-        "--wheel", type=Path, metavar="FILE", help="the pinned wheel, if you have it"
+        "write CHECKPOINTS.md, its chart, and new raw files into SHA256SUMS",
+        _render,
     )
     render.add_argument("--dry-run", action="store_true", help="compare only")
-    render.set_defaults(
-        parser=render,
-        run=lambda arguments: _render(replace(layout, root=arguments.root), arguments),
+    check = _action(
+        actions,
+        layout,
+        "verify",
+        "recompute every figure of the records from their raw files",
+        _verify,
     )
+    check.add_argument("--json", action="store_true", help="the result as JSON")
+    pair = _action(actions, layout, "compare", "two records side by side", _compare)
+    pair.add_argument("first", metavar="ID")
+    pair.add_argument("second", metavar="ID")
+    checkpoint_record.register(actions, layout, add_places)
+
+
+def add_places(parser: argparse.ArgumentParser, layout: Layout) -> None:
+    """The options by which an action finds the series."""
+    parser.add_argument(
+        "--root", type=Path, default=layout.root, metavar="DIR", help=argparse.SUPPRESS
+    )
+    parser.add_argument(
+        "--wheel", type=Path, metavar="FILE", help="the pinned wheel, if you have it"
+    )
+
+
+def _action(actions, layout: Layout, name: str, summary: str, run):
+    parser = actions.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=EXIT_CODES,
+    )
+    add_places(parser, layout)
+    parser.set_defaults(
+        parser=parser,
+        run=lambda arguments: run(replace(layout, root=arguments.root), arguments),
+    )
+    return parser
+
+
+def _applied(layout: Layout, wheel: Path | None) -> tuple[Series, list[Applied]]:
+    series = load_series(layout.patches)
+    with scratchrepo.imported(series.pin, wheel) as repo:
+        return series, commit_series(repo, series.pin.commit, series)
 
 
 def _render(layout: Layout, arguments: argparse.Namespace) -> Exit:
-    series = load_series(layout.patches)
-    with scratchrepo.imported(series.pin, arguments.wheel) as repo:
-        applied = commit_series(repo, series.pin.commit, series)
-    text = checkpoints.render(series.pin, applied, layout.records)
-    current = checkpoints.is_current(layout.checkpoints, text)
-    if not arguments.dry_run and not current:
-        checkpoints.write(layout.checkpoints, text)
-    print(f"{layout.checkpoints}: {'up to date' if current else 'changed'}")
-    return Exit.NO if arguments.dry_run and not current else Exit.DONE
+    series, applied = _applied(layout, arguments.wheel)
+    page = checkpoints.render(series.pin, applied, layout.records, layout.kernels)
+    texts = {layout.checkpoints: page}
+    drawn = chart.render(schema.load_all(layout.records))
+    if drawn is not None:
+        texts[layout.root / history.CHART] = drawn
+    changed = False
+    for path, text in texts.items():
+        current = checkpoints.is_current(path, text)
+        changed |= not current
+        if not arguments.dry_run and not current:
+            checkpoints.write(path, text)
+        print(f"{path}: {'up to date' if current else 'changed'}")
+    raw = layout.records / "raw"
+    new = sums.unlisted(raw) if arguments.dry_run else sums.add(raw)
+    for name in new:
+        print(f"{raw / name}: new in {sums.NAME}")
+    return Exit.NO if arguments.dry_run and (changed or new) else Exit.DONE
+
+
+def _verify(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    series, applied = _applied(layout, arguments.wheel)
+    today = stale.now(series.pin, applied, layout.kernels)
+    found = verify.run(layout.root, layout.records, today)
+    problems = [*found.problems, *_rendered(layout, series, applied, found)]
+    if arguments.json:
+        told = {
+            "ok": not problems,
+            "problems": problems,
+            "stale": list(found.stale),
+            "notes": list(found.notes),
+            "measurements": found.figures,
+        }
+        print(json.dumps(told, indent=1))
+    else:
+        rows = [("wrong", text) for text in problems]
+        rows += [("stale", text) for text in found.stale]
+        rows += [("note", text) for text in found.notes]
+        result = f"{found.figures} measurements recomputed, {len(problems)} wrong"
+        print("\n".join(columns([*rows, ("result", result)])))
+        if problems:
+            print(f"next:  {_way_back(layout)}", file=sys.stderr)
+    return Exit.NO if problems else Exit.DONE
+
+
+def _rendered(layout: Layout, series, applied, found: verify.Found) -> list[str]:
+    """What of the rendered files is not what the records give; nothing where those are unsound."""
+    try:
+        page = checkpoints.render(series.pin, applied, layout.records, layout.kernels)
+        drawn = chart.render(schema.load_all(layout.records))
+    except Failure:
+        assert found.problems
+        return []
+    problems = []
+    if not checkpoints.is_current(layout.checkpoints, page):
+        problems.append(f"{layout.checkpoints.name} is not what the records render")
+    file = layout.root / history.CHART
+    if drawn is not None and not checkpoints.is_current(file, drawn):
+        problems.append(f"{history.CHART} is not what the records render")
+    return problems
+
+
+def _way_back(layout: Layout) -> str:
+    records = invocation.word(layout.records)
+    render = f"{invocation.script('checkpoint.sh')} render"
+    return (
+        f"see what was changed: git diff -- {records}; put it back, or measure and record it"
+        f" again; then {render}"
+    )
+
+
+def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    records = [
+        _record(layout, id) for id in (arguments.first, arguments.second)
+    ]
+    pairs = compare.compared(*records)
+    if not pairs:
+        raise Failure(
+            Exit.NO,
+            f"{arguments.first} and {arguments.second} have no measurement of the same thing on"
+            " the same machine",
+            where="\n".join(
+                f"{record['id']}: {each['what']}"
+                for record in records
+                for each in record["measurements"]
+            ),
+            next="measure both in one run, then record them",
+        )
+    head = ("what", arguments.first, arguments.second, "better by")
+    table = [
+        (pair.what, _shown(pair.first, pair), _shown(pair.second, pair), f"{pair.ratio:.3g}x")
+        for pair in pairs
+    ]
+    print("\n".join(columns([head, *table])))
+    return Exit.DONE
+
+
+def _shown(value: float, pair: compare.Pair) -> str:
+    return f"{value:.4g}{'' if pair.unit == 'x' else ' '}{pair.unit}"
+
+
+def _record(layout: Layout, id: str) -> dict:
+    path = layout.records / f"{id}.json"
+    if not path.exists():
+        known = sorted(file.stem for file in layout.records.glob("*.json"))
+        raise Failure(
+            Exit.USAGE,
+            f"no record {id!r}",
+            where=str(layout.records),
+            next=f"choose one of: {', '.join(known) or 'none is there yet'}",
+        )
+    return schema.load(path)

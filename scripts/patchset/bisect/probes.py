@@ -1,0 +1,102 @@
+"""The figures that a bisect can look for, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Callable
+
+from ..errors import Exit, Failure
+
+LOWER, HIGHER = "lower", "higher"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A program that measures one tree, and how its figure is read.
+
+    Attributes:
+        program: the arguments of the measuring Python. environment: what it is given besides.
+        better: LOWER or HIGHER. what: the figure, in words. unit: behind the number.
+        rounds: runs of the program for each commit; 1 where the figure is exact.
+        least_change: the least difference between two ends, as a share, that is looked for.
+        limit_s: a run that takes longer hangs.
+    """
+
+    name: str
+    what: str
+    unit: str
+    better: str
+    program: tuple[str, ...]
+    rounds: int
+    least_change: float
+    limit_s: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self, value: float) -> str:
+        """A figure with its unit."""
+        number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        return f"{number}{'' if self.unit == 'x' else ' '}{self.unit}"
+
+
+def _work(which: str) -> Probe | None:
+    if which != "indexer":
+        return None
+    return Probe(
+        name="work:indexer",
+        what="the indexer's work at a 256K context over that at 8K, texts of 512 tokens",
+        unit="x",
+        better=LOWER,
+        program=("-m", "patchset.probe.work_indexer"),
+        rounds=1,
+        least_change=0.01,
+        limit_s=600,
+        environment={"TRITON_INTERPRET": "1"},
+    )
+
+
+def _kernel(which: str) -> Probe | None:
+    if which not in KERNEL_CASES:
+        return None
+    return Probe(
+        name=f"kernel:{which}",
+        what=f"{KERNEL_CASES[which]}, through the tree's own entry point",
+        unit="us",
+        better=LOWER,
+        program=("-m", "patchset.probe.kernel_time", "--case", which),
+        rounds=3,
+        least_change=0.05,
+        limit_s=900,
+    )
+
+
+KERNEL_CASES = {
+    "indexer": "indexer, 64 rows of 8,192 tokens under a context of 128K",
+    "decode": "attention of a decode step, 64 rows, 16 heads, 128 + 512 keys",
+    "decode-one": "attention of a decode step, 1 row, 16 heads, 128 + 512 keys",
+}
+
+_FAMILIES: dict[str, Callable[[str], Probe | None]] = {
+    "work": _work,
+    "kernel": _kernel,
+}
+
+
+def names() -> list[str]:
+    """Every name that find() knows."""
+    return ["work:indexer", *(f"kernel:{case}" for case in KERNEL_CASES)]
+
+
+def find(name: str) -> Probe:
+    """The probe of this name. Raises Failure(USAGE)."""
+    family, _, which = name.partition(":")
+    make = _FAMILIES.get(family)
+    probe = make(which) if make else None
+    if probe is None:
+        raise Failure(
+            Exit.USAGE,
+            f"no probe {name!r}",
+            state="nothing was measured",
+            next=f"name one of these with --probe: {', '.join(names())}",
+        )
+    return probe

@@ -1,0 +1,192 @@
+"""The answer of a bisect: the commit, the table of all that was measured, and the files of both."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from .. import atomic
+from ..errors import Exit
+from ..listing import columns
+from ..records import draft
+from . import measuring
+from . import plan as plans
+from .history import Commit
+from .plan import TREE, Figures, Plan
+from .probes import Probe
+
+FILE = "result.json"
+STEPS = "steps.json"
+DRAFT = "record.json"
+
+_WORDS = {
+    measuring.BEFORE: "before",
+    measuring.AFTER: "after",
+    measuring.SKIP: "skipped",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found.
+
+    Attributes:
+        commits: the line between the ends. known: the figures of those that were measured, by id.
+        candidates: the commit, or those that the skipped ones leave open.
+    """
+
+    plan: Plan
+    probe: Probe
+    directory: Path
+    commits: tuple[Commit, ...]
+    known: dict[str, Figures]
+    candidates: tuple[Commit, ...]
+
+    @property
+    def culprit(self) -> Commit | None:
+        return self.candidates[0] if len(self.candidates) == 1 else None
+
+    @property
+    def exit_code(self) -> Exit:
+        """DONE for one commit, NO when skipped ones leave several open."""
+        return Exit.DONE if self.culprit else Exit.NO
+
+    def lines(self) -> list[str]:
+        """A line for each measured commit, then what was found and where it is kept."""
+        rows = [self._row(commit) for commit in self.commits if commit.id in self.known]
+        found = f"{self.culprit.id}  {self.culprit.name}" if self.culprit else ""
+        open_ones = "" if found else self._open()
+        facts = [
+            ("threshold", self.probe.shown(self.plan.threshold)),
+            (self.plan.find, found),
+            ("", self.culprit.subject if found else ""),
+            ("open", open_ones),
+            ("skipped", ", ".join(self._skipped())),
+            ("figures", str(self.directory / STEPS)),
+            ("draft", str(self.directory / DRAFT) if self._has_draft() else ""),
+        ]
+        return [*columns(rows), "", *columns(facts)]
+
+    def as_json(self) -> dict:
+        """The same for a script."""
+        return {
+            "find": self.plan.find,
+            "probe": self.plan.probe,
+            "over": self.plan.over,
+            "threshold": self.plan.threshold,
+            "unit": self.plan.unit,
+            "culprit": self.culprit.id if self.culprit else None,
+            "name": self.culprit.name if self.culprit else None,
+            "candidates": [commit.id for commit in self.candidates],
+            "skipped": self._skipped(),
+            "directory": str(self.directory),
+            "steps": self._steps()["steps"],
+        }
+
+    def write(self, directory: Path) -> None:
+        """Write the figures, the draft and, last, the result. Raises OSError."""
+        steps = _text(self._steps())
+        atomic.write(directory / STEPS, steps)
+        if self._has_draft():
+            made = draft.from_steps(
+                steps, STEPS, self.culprit.name, self._before().name
+            )
+            atomic.write(directory / DRAFT, _text(made))
+        atomic.write(directory / FILE, _text(self.as_json()))
+
+    def _row(self, commit: Commit) -> tuple[str, ...]:
+        figures = self.known[commit.id]
+        value = "-" if figures.value is None else self.probe.shown(figures.value)
+        word = _WORDS[measuring.exit_status(self.plan, figures)]
+        notes = [f"wrong: {figures.wrong}"] if figures.wrong else []
+        notes += [figures.skip] if figures.skip else []
+        if figures.values and min(figures.values) < self.plan.threshold < max(
+            figures.values
+        ):
+            notes.append("its figures lie on both sides of the threshold")
+        mark = "<--" if commit in self.candidates else ""
+        return (commit.id[:12], commit.name, value, word, "; ".join(notes) or mark or " ")
+
+    def _skipped(self) -> list[str]:
+        return [
+            f"{commit.name} ({figures.skip or figures.wrong})"
+            for commit in self.commits
+            if (figures := self.known.get(commit.id))
+            and measuring.exit_status(self.plan, figures) == measuring.SKIP
+        ]
+
+    def _open(self) -> str:
+        names = ", ".join(commit.name for commit in self.candidates)
+        return f"one of {names}: those between can't be measured"
+
+    def _has_draft(self) -> bool:
+        return bool(self.culprit) and self.plan.over == TREE and bool(self._before())
+
+    def _before(self) -> Commit | None:
+        """The commit below the culprit, where it has figures."""
+        index = self.commits.index(self.culprit)
+        parent = self.commits[index - 1]
+        figures = self.known.get(parent.id)
+        return parent if figures and not figures.skip else None
+
+    def _steps(self) -> dict:
+        return steps_of(self.plan, self.probe, self.commits, self.known)
+
+
+def make(
+    plan: Plan,
+    probe: Probe,
+    directory: Path,
+    commits: list[Commit],
+    candidates: tuple[str, ...],
+) -> Result:
+    """The result of a finished search; candidates are the ids that git named."""
+    return Result(
+        plan=plan,
+        probe=probe,
+        directory=directory,
+        commits=tuple(commits),
+        known=known(plan, directory, commits),
+        candidates=tuple(commit for commit in commits if commit.id in candidates),
+    )
+
+
+def known(plan: Plan, directory: Path, commits: list[Commit]) -> dict[str, Figures]:
+    """The figures that a session has, by commit id."""
+    found = {
+        commit.id: plans.figures(plan, directory, commit.id) for commit in commits
+    }
+    return {id: figures for id, figures in found.items() if figures}
+
+
+def steps_of(
+    plan: Plan, probe: Probe, commits: tuple[Commit, ...], known: dict[str, Figures]
+) -> dict:
+    """The raw file of a session: what was measured, with what, and each commit's figures."""
+    return {
+        "probe": plan.probe,
+        "what": probe.what,
+        "unit": plan.unit,
+        "better": plan.better,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "harness_sha256": plan.harness_sha256,
+        "steps": [
+            {
+                "name": commit.name,
+                "commit": commit.id,
+                "tree": commit.tree,
+                "values": known[commit.id].values,
+                "wrong": known[commit.id].wrong,
+                "skip": known[commit.id].skip,
+                **known[commit.id].details,
+            }
+            for commit in commits
+            if commit.id in known
+        ],
+    }
+
+
+def _text(value: dict) -> bytes:
+    return (json.dumps(value, indent=1) + "\n").encode()

@@ -1,0 +1,59 @@
+"""The detached work tree of a bisect, which is there while it runs and at no other time."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+from .. import base, gitenv
+from ..pin import Pin
+
+_PREFIX = "running-"
+
+
+@contextlib.contextmanager
+def detached(repo: Path, directory: Path) -> Iterator[Path]:
+    """A new directory in a session's, with a detached work tree of repo in `worktree`.
+
+    The repository's own work tree, branch, index and any bisect of its user stay as they are: each
+    work tree has a HEAD and a bisect of its own. Both are gone afterwards, and so is what a killed
+    run left. Each run has another directory, so that steps of a killed one can't meet its.
+    """
+    sweep(repo, directory)
+    running = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
+    try:
+        add = ["worktree", "add", "--quiet", "--detach", "--no-checkout"]
+        gitenv.run(repo, *add, str(running / "worktree"), "HEAD")
+        yield running
+    finally:
+        shutil.rmtree(running, ignore_errors=True)
+        with contextlib.suppress(gitenv.GitCommandError):
+            gitenv.run(repo, "worktree", "prune")
+
+
+def sweep(repo: Path, directory: Path) -> None:
+    """Remove what killed runs left in a session, and git's record of it."""
+    left = list(directory.glob(f"{_PREFIX}*"))
+    for stale in left:
+        shutil.rmtree(stale, ignore_errors=True)
+    if left:
+        with contextlib.suppress(gitenv.GitCommandError):
+            gitenv.run(repo, "worktree", "prune")
+
+
+def check_out(running: Path, commit: str) -> None:
+    """Make the work tree the files of a commit, and no other file."""
+    tree = running / "worktree"
+    gitenv.run(tree, "checkout", "--quiet", "--force", "--detach", commit)
+    gitenv.run(tree, "clean", "-fdxq")
+
+
+def import_base(running: Path, wheel: Path, pin: Pin) -> None:
+    """A repository in `base` with the pinned release, for the trees of a bisect over patches."""
+    place = running / "base"
+    place.mkdir()
+    base.init_repository(place)
+    base.import_base(place, wheel, pin)

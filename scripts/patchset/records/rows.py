@@ -1,0 +1,94 @@
+"""Measurements as cells of a table: gain, on what, how sure, see it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .stale import Now, since
+
+_UNTOLD = "none"
+
+
+def of(record: Mapping | None, today: Now) -> list[tuple[str, ...]]:
+    """A row of four cells for each measurement of a record."""
+    if record is None:
+        return []
+    return [
+        (
+            gain(each["result"]),
+            _on_what(each),
+            _how_sure(each, since(record["id"], each, today)),
+            f"`{each['command']}`",
+        )
+        for each in record["measurements"]
+    ]
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose first row is its head."""
+    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
+    lines.insert(1, "|" + "---|" * len(rows[0]))
+    return "\n".join(lines) + "\n"
+
+
+def gain(result: Mapping) -> str:
+    """The gain over the parent, and what it is of; a figure alone where there is no parent."""
+    if "equal_ids" in result:
+        return f"{result['equal_ids']} of {result['compared']} answers equal"
+    unit = result["unit"]
+    value = _figure(result["candidate"]["median"], unit)
+    if result["gain"] is None:
+        return value
+    before = _figure(result["parent"]["median"], unit)
+    return f"{times(result['gain'])} ({before} to {value})"
+
+
+def times(ratio: float) -> str:
+    """A ratio with three digits."""
+    if ratio >= 100:
+        return f"{ratio:,.0f}x"
+    return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
+
+
+def _figure(value: float, unit: str) -> str:
+    number = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{number}x" if unit == "x" else f"{number} {unit}"
+
+
+def _on_what(measurement: Mapping) -> str:
+    machine = measurement["machine"] or {}
+    place = machine.get("gpu") or (machine.get("cpu") and "any machine, no GPU")
+    count = machine.get("count")
+    if place and count and count > 1:
+        place = f"{count} x {place}"
+    return f"{measurement['what']}; {place or 'machine: none'}"
+
+
+def _how_sure(measurement: Mapping, why_stale: str | None) -> str:
+    result = measurement["result"]
+    words = [measurement["status"]]
+    day = measurement["date"]
+    if day:
+        words[0] += f" {day[:10]}"
+    words.append(_spread(measurement, result))
+    correctness = measurement["correctness"]
+    if correctness and not correctness["ok"]:
+        words.append(f"**WRONG**: {correctness['why'] or correctness['how']}")
+    if why_stale:
+        words.append(f"**{why_stale}**")
+    return "; ".join(word for word in words if word)
+
+
+def _spread(measurement: Mapping, result: Mapping) -> str:
+    workload = measurement["workload"]
+    if workload and workload["id"].startswith("work:"):
+        return "counted, so exact"
+    if result.get("gain") is None:
+        return f"{result['right']} of {result['asked']} right" if "right" in result else ""
+    counts = [result[arm]["n"] for arm in ("parent", "candidate")]
+    n = _UNTOLD if None in counts else " and ".join(map(str, counts))
+    return f"n = {n} in one run, {times(result['gain_min'])} to {times(result['gain_max'])}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,66 @@
+"""Whether what was measured is still what the series makes, and since which patch it is not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..commits import Applied
+from ..pin import Pin
+
+STOCK = "0000-stock"
+
+
+@dataclass(frozen=True)
+class Now:
+    """What the series makes today: the tree after each checkpoint, and the kernels' hashes with the
+    patch that carries each."""
+
+    trees: Mapping[str, str]
+    kernels: Mapping[str, str]
+    carriers: Mapping[str, str]
+
+
+def now(pin: Pin, applied: Sequence[Applied], kernels: Path | None) -> Now:
+    """Read it from a series applied to its base, and the directory of the kernels, if it is known."""
+    trees = {STOCK: pin.tree, **{each.patch.name: each.tree for each in applied}}
+    carriers = {
+        file: each.patch.name
+        for each in applied
+        for file in each.patch.trailers.get("Generated-From", "").split()
+    }
+    hashes = {
+        f"kernels/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(kernels.glob("*") if kernels else ())
+        if path.is_file()
+    }
+    return Now(trees, hashes, carriers)
+
+
+def since(id: str, measurement: Mapping, today: Now) -> str | None:
+    """Why a measurement at checkpoint `id` is stale, naming the patch since which; None when it is
+    not, or when its files do not tell what was measured."""
+    tree = measurement["tree"]
+    if tree and measurement["status"] != "reported":
+        return _tree_since(id, tree, measurement["lineage"], today)
+    for file, digest in (measurement["sources"] or {}).items():
+        if today.kernels and today.kernels.get(file) != digest:
+            patch = today.carriers.get(file, "it was removed")
+            return (
+                f"stale since {patch}: {file} was {digest[:12]}, is"
+                f" {(today.kernels.get(file) or 'gone')[:12]}"
+            )
+    return None
+
+
+def _tree_since(id: str, tree: str, lineage: Mapping | None, today: Now) -> str | None:
+    current = today.trees.get(id)
+    if current == tree:
+        return None
+    changed = [
+        name for name, then in (lineage or {}).items() if today.trees.get(name) != then
+    ]
+    patch = changed[0] if changed else id
+    return f"stale since {patch}: its tree was {tree[:12]}, is {(current or 'gone')[:12]}"

@@ -1,0 +1,143 @@
+"""`bisect`: the commit that gained or lost a figure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from .. import gitenv, own_work
+from ..bisect import history, probes, session
+from ..bisect.plan import GAIN, LOSS, REPO, TREE
+from ..errors import EXIT_CODES, Exit, Failure
+from ..layout import Layout
+from ..standing import require_ours
+
+
+def register(subparsers, layout: Layout) -> None:
+    """Add the verb and its options."""
+    parser = subparsers.add_parser(
+        "bisect",
+        prog="scripts/bisect.sh",
+        epilog=f"A commit that can't be measured is skipped and named. {EXIT_CODES}",
+        help="find the commit that gained or lost a figure",
+        description="Find the commit that gained, or lost, a figure: a real `git bisect run` in a "
+        "detached work tree; your tree, branch and files stay as they are. Both ends are measured "
+        "first. Stopped with Ctrl-C, the same command goes on where it was.",
+    )
+    parser.add_argument(
+        "--probe",
+        required=True,
+        metavar="NAME",
+        help=f"the figure: {', '.join(probes.names())}",
+    )
+    parser.add_argument(
+        "--find", choices=(GAIN, LOSS), default=GAIN, help="default: gain"
+    )
+    parser.add_argument(
+        "--over",
+        choices=(TREE, REPO),
+        default=TREE,
+        help="the commits of a patched tree (default), or of this repository",
+    )
+    parser.add_argument(
+        "--tree",
+        dest="patched",
+        type=Path,
+        metavar="DIR",
+        help=f"the patched tree (default: build/sglang-{layout.release})",
+    )
+    parser.add_argument(
+        *("--old", "--good"),
+        metavar="COMMIT",
+        help="the older end: a patch's number or name, or a commit (default: 0000-stock)",
+    )
+    parser.add_argument(
+        *("--new", "--bad"), metavar="COMMIT", help="the newer end (default: HEAD)"
+    )
+    parser.add_argument(
+        "--python",
+        metavar="PY",
+        default=sys.executable,
+        help="the Python that measures; needs torch and triton",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=layout.root / "build" / "bisect",
+        metavar="DIR",
+        help="where the figures are kept (default: build/bisect)",
+    )
+    parser.add_argument(
+        "--wheel", type=Path, metavar="FILE", help="the pinned wheel, if you have it"
+    )
+    parser.add_argument(
+        "--root", type=Path, default=layout.root, metavar="DIR", help=argparse.SUPPRESS
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON")
+    parser.set_defaults(parser=parser, run=lambda arguments: _run(layout, arguments))
+
+
+def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    _require_sense(arguments)
+    probe = probes.find(arguments.probe)
+    over_tree = arguments.over == TREE
+    repository = (arguments.patched or layout.target) if over_tree else arguments.root
+    if over_tree:
+        _require_tree(repository)
+    else:
+        _require_repository(repository)
+    old = arguments.old or "0000-stock"
+    question = session.Question(
+        over=arguments.over,
+        find=arguments.find,
+        probe=probe,
+        repository=repository.resolve(),
+        old=history.resolve(repository, old, over_tree),
+        new=history.resolve(repository, arguments.new or "HEAD", over_tree),
+        python=arguments.python,
+        wheel=arguments.wheel,
+    )
+    result = session.run(question, layout, arguments.out.resolve())
+    if arguments.json:
+        print(json.dumps(result.as_json(), indent=1))
+    else:
+        print("\n".join(result.lines()))
+    return result.exit_code
+
+
+def _require_sense(arguments: argparse.Namespace) -> None:
+    if arguments.over == REPO and arguments.patched:
+        arguments.parser.error("--tree means nothing with --over repo")
+    if arguments.over == REPO and not arguments.old:
+        arguments.parser.error("--over repo needs the older end: --old COMMIT")
+
+
+def _require_tree(tree: Path) -> None:
+    if not tree.exists():
+        raise Failure(
+            Exit.PATCH,
+            "there is no patched tree",
+            where=str(tree),
+            state="nothing was measured",
+            next="make it: scripts/apply.sh, or name another with --tree DIR",
+        )
+    require_ours(tree)
+    if own_work.edits(tree):
+        print("note: changes that are not committed are not measured", file=sys.stderr)
+
+
+def _require_repository(root: Path) -> None:
+    try:
+        top = gitenv.text(root, "rev-parse", "--show-toplevel")
+    except gitenv.GitCommandError:
+        top = None
+    if top is None or Path(top).resolve() != root.resolve():
+        raise Failure(
+            Exit.ENVIRONMENT,
+            "this copy of the patches is not a git repository, so it has no commits to search",
+            where=str(root),
+            state="nothing was measured",
+            next="clone it with git, and run the command there",
+        )
