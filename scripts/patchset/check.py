@@ -100,7 +100,9 @@ def _verdicts(layout: Layout, series: Series, repo: Path) -> Iterator[Verdict]:
             lambda: _page(layout, series, applied),
             Exit.NO,
         )
-        records = f"restore what it names: git checkout -- {shlex.quote(str(layout.records))}"
+        records = (
+            f"restore what it names: git checkout -- {shlex.quote(str(layout.records))}"
+        )
         yield _try(
             "records", records, lambda: _records(layout, series, applied), Exit.NO
         )
@@ -169,4 +171,7 @@ def _page(layout: Layout, series: Series, applied: list[Applied]):
 def _records(layout: Layout, series: Series, applied: list[Applied]):
     today = stale.now(series.pin, applied, layout.kernels)
     found = verify.run(layout.root, layout.records, today)
-    return f"{found.figures} measurements recomputed from their raw files", found.problems
+    return (
+        f"{found.figures} measurements recomputed from their raw files",
+        found.problems,
+    )

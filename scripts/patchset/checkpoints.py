@@ -81,7 +81,9 @@ def _gains(steps: list[tuple[str, str]], known: dict[str, dict], today: Now) -> 
 
 def _commits(pin: Pin, applied: list[Applied], known: dict[str, dict]) -> str:
     table = [("checkpoint", "commit", "tree", "flag", "record")]
-    table.append((STOCK, f"`{pin.commit}`", f"`{pin.tree}`", "none", _link(STOCK, known)))
+    table.append(
+        (STOCK, f"`{pin.commit}`", f"`{pin.tree}`", "none", _link(STOCK, known))
+    )
     for each in applied:
         patch = each.patch
         table.append(

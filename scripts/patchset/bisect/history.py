@@ -7,6 +7,7 @@ from pathlib import Path
 
 from .. import base, gitenv
 from ..errors import Exit, Failure
+from ..records.stale import STOCK
 
 _NOTHING = "nothing was measured"
 
@@ -41,7 +42,7 @@ def line(repo: Path, old: str, new: str) -> list[Commit]:
 
 def resolve(repo: Path, which: str, patches: bool) -> str:
     """The id of a commit: any name that git takes, and in a patched tree (`patches`) the number or
-    name of a patch, or 0000-stock. Raises Failure(USAGE)."""
+    name of a patch, or STOCK. Raises Failure(USAGE)."""
     if patches:
         known = series_of(repo)
         for commit in known:
@@ -72,14 +73,21 @@ def series_of(tree: Path) -> list[Commit]:
 def _log(repo: Path, *arguments: str) -> list[Commit]:
     form = "%H%x00%T%x00%(trailers:key=Patch,valueonly,separator=%x2C)%x00%s"
     said = gitenv.text(repo, "log", f"--format={form}", *arguments, "--")
+    stock = _stock(repo)
     commits = []
     for row in said.splitlines():
         id, tree, patch, subject = row.split("\0")
-        commits.append(Commit(id, tree, patch or id[:12], subject))
-    if arguments[-1] == base.REF:
-        (stock,) = commits
-        return [Commit(stock.id, stock.tree, "0000-stock", stock.subject)]
+        name = STOCK if id == stock else patch or id[:12]
+        commits.append(Commit(id, tree, name, subject))
     return commits
+
+
+def _stock(repo: Path) -> str | None:
+    """The commit of the release in a patched tree; None elsewhere."""
+    try:
+        return gitenv.text(repo, "rev-parse", "--verify", "--quiet", base.REF)
+    except gitenv.GitCommandError:
+        return None
 
 
 def _is_ancestor(repo: Path, old: str, new: str) -> bool:

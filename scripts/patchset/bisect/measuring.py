@@ -43,7 +43,9 @@ def run_round(
     found = plans.kept(directory, commit, round)
     if found is None:
         tree, reason = _tree(plan, running)
-        found = {"skip": reason} if reason else _run(plan, directory, tree, commit, round)
+        found = (
+            {"skip": reason} if reason else _run(plan, directory, tree, commit, round)
+        )
         plans.keep(directory, commit, round, found)
     return found
 
@@ -125,7 +127,8 @@ def _checked(out: Path, log_file: Path) -> dict:
     except ValueError:
         raise Aborted(f"its figures are not JSON: see {log_file}") from None
     if isinstance(found, dict) and (
-        found.keys() == {"skip"} or (_KEYS <= found.keys() and _is_number(found["value"]))
+        found.keys() == {"skip"}
+        or (_KEYS <= found.keys() and _is_number(found["value"]))
     ):
         return found
     raise Aborted(f"it gave no figure: {found!r:.200}")

@@ -1,10 +1,10 @@
 """What one bisect asks, kept in a file that the program of each step reads, and its figures.
 
-    DIRECTORY/plan.json               the question
-    DIRECTORY/harness/                copies of the measuring programs, outside what is measured
-    DIRECTORY/running-*/worktree/     the detached work tree, while a bisect runs
-    DIRECTORY/steps/COMMIT.ROUND.json the figures of one run, .log beside it what it printed
-    DIRECTORY/abort.json              why the last run of the search was given up
+DIRECTORY/plan.json               the question
+DIRECTORY/harness/                copies of the measuring programs, outside what is measured
+DIRECTORY/running-*/worktree/     the detached work tree, while a bisect runs
+DIRECTORY/steps/COMMIT.ROUND.json the figures of one run, .log beside it what it printed
+DIRECTORY/abort.json              why the last run of the search was given up
 """
 
 from __future__ import annotations

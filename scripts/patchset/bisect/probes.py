@@ -44,7 +44,7 @@ def _work(which: str) -> Probe | None:
         return None
     return Probe(
         name="work:indexer",
-        what="the indexer's work at a 256K context over that at 8K, texts of 512 tokens",
+        what="work of the indexer, context 256K over 8K, texts of 512 tokens",
         unit="x",
         better=LOWER,
         program=("-m", "patchset.probe.work_indexer"),

@@ -107,7 +107,13 @@ class Result:
         ):
             notes.append("its figures lie on both sides of the threshold")
         mark = "<--" if commit in self.candidates else ""
-        return (commit.id[:12], commit.name, value, word, "; ".join(notes) or mark or " ")
+        return (
+            commit.id[:12],
+            commit.name,
+            value,
+            word,
+            "; ".join(notes) or mark or " ",
+        )
 
     def _skipped(self) -> list[str]:
         return [
@@ -155,9 +161,7 @@ def make(
 
 def known(plan: Plan, directory: Path, commits: list[Commit]) -> dict[str, Figures]:
     """The figures that a session has, by commit id."""
-    found = {
-        commit.id: plans.figures(plan, directory, commit.id) for commit in commits
-    }
+    found = {commit.id: plans.figures(plan, directory, commit.id) for commit in commits}
     return {id: figures for id, figures in found.items() if figures}
 
 

@@ -119,9 +119,7 @@ def _search(
     found = search.search(plan, directory, running, commits)
     if not found.candidates:
         raise _given_up(directory, abort)
-    result = report.make(
-        plan, question.probe, directory, commits, found.candidates
-    )
+    result = report.make(plan, question.probe, directory, commits, found.candidates)
     result.write(directory)
     return result
 

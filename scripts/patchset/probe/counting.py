@@ -133,7 +133,9 @@ def _interpreter_hooks(work: Work) -> Iterator[None]:
         original = getattr(_BUILDER, name)
 
         def counted(self, pointers, *rest):
-            lanes = int(rest[mask_at].data.sum()) if mask_at >= 0 else pointers.data.size
+            lanes = (
+                int(rest[mask_at].data.sum()) if mask_at >= 0 else pointers.data.size
+            )
             element = pointers.get_element_ty().primitive_bitwidth // 8
             work.moved(factor * lanes * element)
             return original(self, pointers, *rest)

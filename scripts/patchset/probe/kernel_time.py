@@ -8,6 +8,7 @@ with the release's own torch function before it is timed.
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,21 +16,17 @@ from typing import Callable, NamedTuple
 
 import torch
 
+from .. import gputime
 from . import indexer_step, outcome
 
 # indexer_step puts tests/ on the path.
 from cases import decode_case, make_indexer
-from stock import call_stock, functions_of
+import stock
 
 SAMPLES = 25
 # A call with its own inputs each, so that one does not find the last one's in the L2 cache.
 COPIES = 8
-FLAGS = {
-    "SGLANG_SM120_INDEXER": "on",
-    "SGLANG_SM120_DECODE": "on",
-    "SGLANG_SM120_SPLIT_K": "on",
-    **indexer_step.SETTINGS,
-}
+_FLAG = re.compile(r"^ {4}(SGLANG_SM120_\w+) = EnvChoice", re.M)
 ATTENTION = "layers.attention.flash_mla_sm120"
 _NOPE, _DATA, _SCALES = 448, 576, 8
 
@@ -42,54 +39,71 @@ class Case(NamedTuple):
     tolerance: float
 
 
-def measure(case: str, stock: Path, device: str = "cuda") -> dict:
-    """Measure the tree at $PATCHSET_TREE; stock is a directory with files of the release itself."""
-    if device == "cuda" and not torch.cuda.is_available():
+def measure(case: str, release: Path) -> dict:
+    """Measure the tree at $PATCHSET_TREE; release is a directory with files of the release itself.
+
+    Raises RuntimeError without a GPU, and whatever the tree raises.
+    """
+    if not torch.cuda.is_available():
         raise RuntimeError(f"torch {torch.__version__} sees no CUDA GPU")
-    names = indexer_step.NAMES if case == "indexer" else (ATTENTION,)
-    with indexer_step.tree_modules(FLAGS, *names) as modules:
-        made = CASES[case](modules, stock, device)
+    with modules_of(case) as modules:
+        made = CASES[case](modules, release, "cuda")
         right = made.error <= made.tolerance
         found = {
             "correct": right,
             "why": None if right else f"the result is off by {made.error:.3g}",
             "error": made.error,
         }
-        return {**found, **_time(made.calls, device)}
+        timing = gputime.time_arms({"tree": made.calls}, SAMPLES)["tree"]
+        return {
+            "value": timing.median,
+            **found,
+            "timing": asdict(timing),
+            "machine": {**outcome.machine(), **_gpu()},
+        }
 
 
-def _time(calls: list[Callable], device: str) -> dict:
-    from .. import gputime, machine_facts
+def _gpu() -> dict:
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "sm_count": properties.multi_processor_count,
+        "cuda": torch.version.cuda,
+    }
 
-    timing = gputime.time_arms({"tree": calls}, SAMPLES)["tree"]
-    return {"value": timing.median, "timing": asdict(timing)}
+
+def modules_of(case: str):
+    """The tree's modules that a case calls, with the flags of the series on."""
+    names = indexer_step.NAMES if case == "indexer" else (ATTENTION,)
+    environ = stock.tree() / "python" / "sglang" / "srt" / "environ.py"
+    flags = {name: "on" for name in _FLAG.findall(environ.read_text())}
+    return indexer_step.tree_modules({**flags, **indexer_step.SETTINGS}, *names)
 
 
-def _indexer(modules, stock: Path, device: str, rows: int = 64) -> Case:
+def _indexer(modules, release: Path, device: str, rows: int = 64) -> Case:
     inputs = [
         make_indexer(decode_case(rows, 8_192, 131_072, pool=4096), device, seed)
         for seed in range(COPIES)
     ]
     scores = indexer_step.Scores()
-    (reference,) = functions_of(
-        stock / "indexer.py", "fp8_paged_mqa_logits_torch_sm120"
+    (reference,) = stock.functions_of(
+        release / "indexer.py", "fp8_paged_mqa_logits_torch_sm120"
     )
     indexer_step.prepare(modules, inputs[0], 512, scores.take)()
     length = int(inputs[0].seq_lens[0])
     got = scores.joined(rows)[:, :length]
-    want = call_stock(reference, inputs[0])[:, :length]
+    want = stock.call_stock(reference, inputs[0])[:, :length]
     error = ((got - want).abs().max() / want.abs().max()).item()
-    calls = [
-        indexer_step.prepare(modules, one, 512, lambda *_: None) for one in inputs
-    ]
+    calls = [indexer_step.prepare(modules, one, 512, lambda *_: None) for one in inputs]
     return Case(calls, error, 2e-3)
 
 
 def _attention(rows: int):
-    def made(modules, stock: Path, device: str) -> Case:
+    def made(modules, release: Path, device: str) -> Case:
         (module,) = modules
         inputs = [decode_inputs(rows, 16, 512, device, seed) for seed in range(COPIES)]
-        reference = _release(stock / "flash_mla_sm120.py")
+        reference = _release(release / "flash_mla_sm120.py")
         first = inputs[0]
         want = reference._sm120_sparse_decode_fwd(
             first.q,

@@ -116,4 +116,6 @@ def _document(title: str, parts: Sequence[str]) -> str:
         f' width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="11">'
     )
     shown = f"<title>{escape(title)}</title>"
-    return "\n".join([head, shown, _text(_LEFT, 18, title, "start"), *parts, "</svg>", ""])
+    return "\n".join(
+        [head, shown, _text(_LEFT, 18, title, "start"), *parts, "</svg>", ""]
+    )

@@ -93,13 +93,13 @@ def merged(
 
 
 def raw_file(root: Path, path: Path, arm: str = "all") -> Raw:
-    """A raw file below the top of the repository. Raises Failure(USAGE) for one that is not, and
-    Failure(ENVIRONMENT) for one that can't be read."""
+    """A raw file of the repository's ci/checkpoints/raw/. Raises Failure(USAGE) for one elsewhere,
+    and Failure(ENVIRONMENT) for one that can't be read."""
     inside = path.resolve()
-    if not inside.is_relative_to(root.resolve()):
+    if not inside.is_relative_to(root.resolve() / "ci" / "checkpoints" / "raw"):
         raise Failure(
             Exit.USAGE,
-            "a raw file must lie in the repository, or nobody could read it again",
+            "a raw file must lie in ci/checkpoints/raw/, or nobody could read it again",
             where=str(path),
             state="nothing was recorded",
             next="copy it to ci/checkpoints/raw/ and name it there",
@@ -117,9 +117,7 @@ def raw_file(root: Path, path: Path, arm: str = "all") -> Raw:
     return Raw(arm, inside.relative_to(root.resolve()).as_posix(), data)
 
 
-_ORDER = (
-    *("campaign", "kernel-bench", "topk-bench", "server-answers", "steps"),
-)
+_ORDER = (*("campaign", "kernel-bench", "topk-bench", "server-answers", "steps"),)
 
 
 def _rank(made: dict) -> tuple:

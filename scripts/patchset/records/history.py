@@ -39,9 +39,7 @@ def section(known: Mapping[str, Mapping]) -> str:
     if not reported:
         return ""
     first = reported[0][1]
-    head = _HEADER.format(
-        **first["machine"], model=first["model"]["id"], chart=CHART
-    )
+    head = _HEADER.format(**first["machine"], model=first["model"]["id"], chart=CHART)
     table = [("record", "what", "context", *LOADS, "commit")]
     for id, each in reported:
         result = each["result"]
@@ -88,4 +86,6 @@ def _profiles(known: Mapping[str, Mapping]) -> str:
         if each["reader"] == "campaign" and each["result"]["unit"] == "% of GPU time"
         for what, share in each["result"]["figures"].items()
     ]
-    return f"Shares of GPU time in its profiles: {', '.join(shares)}.\n" if shares else ""
+    return (
+        f"Shares of GPU time in its profiles: {', '.join(shares)}.\n" if shares else ""
+    )

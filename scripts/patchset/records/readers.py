@@ -86,13 +86,16 @@ def _kernel_bench(raws: Raws, select: Select) -> dict[str, Any]:
         "machine": machine,
         "workload": {"id": case["case"], "sha256": None},
         "result": _result(
-            "us", "lower", _timed(timings[select["arm"]]), _timed(timings[select["against"]])
+            "us",
+            "lower",
+            _timed(timings[select["arm"]]),
+            _timed(timings[select["against"]]),
         ),
         "correctness": {
             "ok": case["correct"],
             "how": "rows compared with float64 before timing",
             "why": case.get("why"),
-            "error": case["error"],
+            "error": case.get("error", case.get("facts", {}).get("error")),
         },
     }
 

@@ -18,10 +18,14 @@ def of(record: Mapping | None, today: Now) -> list[tuple[str, ...]]:
             gain(each["result"]),
             _on_what(each),
             _how_sure(each, since(record["id"], each, today)),
-            f"`{each['command']}`",
+            _again(each["command"]),
         )
         for each in record["measurements"]
     ]
+
+
+def _again(command: str) -> str:
+    return command if command.startswith(_UNTOLD) else f"`{command}`"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -84,7 +88,9 @@ def _spread(measurement: Mapping, result: Mapping) -> str:
     if workload and workload["id"].startswith("work:"):
         return "counted, so exact"
     if result.get("gain") is None:
-        return f"{result['right']} of {result['asked']} right" if "right" in result else ""
+        return (
+            f"{result['right']} of {result['asked']} right" if "right" in result else ""
+        )
     counts = [result[arm]["n"] for arm in ("parent", "candidate")]
     n = _UNTOLD if None in counts else " and ".join(map(str, counts))
     return f"n = {n} in one run, {times(result['gain_min'])} to {times(result['gain_max'])}"

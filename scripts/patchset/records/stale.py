@@ -63,4 +63,6 @@ def _tree_since(id: str, tree: str, lineage: Mapping | None, today: Now) -> str 
         name for name, then in (lineage or {}).items() if today.trees.get(name) != then
     ]
     patch = changed[0] if changed else id
-    return f"stale since {patch}: its tree was {tree[:12]}, is {(current or 'gone')[:12]}"
+    return (
+        f"stale since {patch}: its tree was {tree[:12]}, is {(current or 'gone')[:12]}"
+    )

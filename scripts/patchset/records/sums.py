@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from .. import atomic
@@ -28,16 +29,21 @@ def unlisted(raw: Path) -> list[str]:
 
 
 def add(raw: Path) -> list[str]:
-    """Put the files that are missing in the list; no entry is ever changed. Returns their names.
+    """Put the files that are missing in the list; no entry is changed. Returns their names.
 
     Raises OSError.
     """
     new = unlisted(raw)
     if new:
-        listed = {**_listed(raw), **{name: _digest(raw / name) for name in new}}
-        text = "".join(f"{listed[name]}  {name}\n" for name in sorted(listed))
-        atomic.write(raw / NAME, text.encode())
+        put(raw, new)
     return new
+
+
+def put(raw: Path, names: Iterable[str]) -> None:
+    """Put files in the list as they are now. Raises OSError."""
+    listed = {**_listed(raw), **{name: _digest(raw / name) for name in names}}
+    text = "".join(f"{listed[name]}  {name}\n" for name in sorted(listed))
+    atomic.write(raw / NAME, text.encode())
 
 
 def _listed(raw: Path) -> dict[str, str]:

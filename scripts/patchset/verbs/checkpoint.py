@@ -153,9 +153,7 @@ def _way_back(layout: Layout) -> str:
 
 
 def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
-    records = [
-        _record(layout, id) for id in (arguments.first, arguments.second)
-    ]
+    records = [_record(layout, id) for id in (arguments.first, arguments.second)]
     pairs = compare.compared(*records)
     if not pairs:
         raise Failure(
@@ -171,7 +169,12 @@ def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
         )
     head = ("what", arguments.first, arguments.second, "better by")
     table = [
-        (pair.what, _shown(pair.first, pair), _shown(pair.second, pair), f"{pair.ratio:.3g}x")
+        (
+            pair.what,
+            _shown(pair.first, pair),
+            _shown(pair.second, pair),
+            f"{pair.ratio:.3g}x",
+        )
         for pair in pairs
     ]
     print("\n".join(columns([head, *table])))

@@ -144,6 +144,7 @@ class _Recorder:
     def __init__(self, layout: Layout, today: stale.Now, titles: dict[str, str]):
         self._layout, self._today, self._titles = layout, today, titles
         self._made: dict[Path, tuple[dict, bool]] = {}
+        self._raw: set[str] = set()
 
     def steps(self, file: Path) -> None:
         raw = draft.raw_file(self._layout.root, file)
@@ -188,7 +189,12 @@ class _Recorder:
             if changed:
                 schema.write(path, record)
             print(f"{path}: {'written' if changed else 'unchanged'}")
-        sums.add(self._layout.records / "raw")
+        sums.put(self._layout.records / "raw", self._raw_names())
+
+    def _raw_names(self) -> list[str]:
+        """The raw files that were recorded, from the directory of raw files."""
+        raw = (self._layout.records / "raw").relative_to(self._layout.root)
+        return sorted({str(Path(file).relative_to(raw)) for file in self._raw})
 
     def _add(self, id: str, made: dict, title: str | None = None) -> None:
         title = title or self._titles.get(id)
@@ -201,6 +207,7 @@ class _Recorder:
             )
         names = list(self._titles)
         parent = names[names.index(id) - 1] if id in names[1:] else None
+        self._raw |= {run["file"] for run in made["runs"]}
         path = self._layout.records / f"{id}.json"
         self._made[path] = draft.merged(path, id, title, parent, made)
 
