@@ -6,12 +6,13 @@ import json
 
 import pytest
 
+from made_records import record
 from made_wheel import patchset
 from patchset import gitenv
 from patchset.errors import Exit
 
 PREDICATES = ["lint", "strict apply", "whitespace", "round trip", "kernels"]
-PREDICATES += ["drift guard", "CHECKPOINTS.md"]
+PREDICATES += ["drift guard", "CHECKPOINTS.md", "records"]
 
 
 @pytest.fixture
@@ -135,19 +136,29 @@ def test_a_wrong_patch_outweighs_a_stale_page(proven):
 def test_the_page_has_every_commit_and_evidence_only_with_a_record(proven):
     page = proven.wheel.parent / "CHECKPOINTS.md"
     where = ("--root", proven.wheel.parent, "--wheel", proven.wheel)
-    rows = [line.split(" | ") for line in page.read_text().splitlines() if "`" in line]
-    rows = [row for row in rows if len(row) == 6]
+    ids = page.read_text().partition("## Commits")[2]
+    rows = [line.split(" | ") for line in ids.splitlines() if "`" in line]
+    rows = [row for row in rows if len(row) == 5]
     made = proven.wheel.parent / "made"
     commits = gitenv.text(made, "rev-list", "--reverse", "HEAD").split()
-    assert [row[2].strip("`") for row in rows] == commits
+    assert [row[1].strip("`") for row in rows] == commits
     trees = [gitenv.text(made, "rev-parse", f"{commit}^{{tree}}") for commit in commits]
-    assert [row[3].strip("`") for row in rows] == trees
-    assert {row[5] for row in rows} == {"none |"}
-    records = proven.wheel.parent / "ci" / "checkpoints"
-    records.mkdir(parents=True)
-    (records / "0030-indexer.json").write_text("{}")
+    assert [row[2].strip("`") for row in rows] == trees
+    assert {row[4] for row in rows} == {"none |"}
+    record(proven.wheel.parent, "0030-indexer")
     assert patchset("checkpoint", "render", *where).returncode == 0
     assert "| [0030-indexer](ci/checkpoints/0030-indexer.json) |" in page.read_text()
+
+
+def test_a_record_that_was_changed(proven):
+    file = record(proven.wheel.parent, "0030-indexer")
+    where = ("--root", proven.wheel.parent, "--wheel", proven.wheel)
+    assert patchset("checkpoint", "render", *where).returncode == 0
+    assert check(proven) == (Exit.DONE, {})
+    edit(file, '"gain": 5.0', '"gain": 6.0')
+    code, red = check(proven)
+    assert code == Exit.NO and set(red) == {"CHECKPOINTS.md", "records"}
+    assert "its seal does not match" in red["records"][0]
 
 
 def test_each_predicate_that_fails_names_the_next_command(proven):

@@ -13,7 +13,7 @@ from made_wheel import ROOT, command, environment, started
 from patchset import cli, gitenv
 from patchset.errors import Exit, Failure
 
-SCRIPTS = ("apply", "check", "export")
+SCRIPTS = ("apply", "bisect", "check", "checkpoint", "export")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_help_names_the_exit_codes():
     exits = (
         "3 patch or drift: patches, tree, wheel or checkout are not what they must be"
     )
-    for word in ("apply", "check", "export", "checkpoint", exits):
+    for word in (*SCRIPTS, exits):
         assert word in " ".join(done.stdout.split())
     assert exits in " ".join(started("apply", "--help").stdout.split())
 
@@ -218,6 +218,7 @@ def test_every_verb_is_registered_once():
     assert {
         "apply",
         "bench",
+        "bisect",
         "bundle",
         "check",
         "checkpoint",

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 # Relative to the top of this repository; what the programs import, and where they expect it.
-_COPIED = ("scripts/patchset", "tests/*.py", "kernels/*_ref.py")
+_COPIED = ("scripts/patchset/**/*", "tests/*.py", "kernels/*_ref.py")
 
 
 def copy(root: Path, directory: Path, stock: dict[str, bytes]) -> str:
@@ -21,7 +21,8 @@ def copy(root: Path, directory: Path, stock: dict[str, bytes]) -> str:
     try:
         for pattern in _COPIED:
             for source in sorted(root.glob(pattern)):
-                _copy(source, new / source.relative_to(root))
+                if source.is_file() and source.parent.name != "__pycache__":
+                    _copy(source, new / source.relative_to(root))
         (new / "stock").mkdir()
         for name, data in stock.items():
             (new / "stock" / name).write_bytes(data)
@@ -45,8 +46,4 @@ def digest(harness: Path) -> str:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, target, ignore=ignored)
-    else:
-        shutil.copyfile(source, target)
+    shutil.copyfile(source, target)

@@ -22,8 +22,8 @@ def of_tree(error: BaseException, tree: Path) -> str | None:
     if isinstance(error, ImportError):
         return _said(error, tree) if _lacks(error, tree) else None
     if error.__cause__ is not None:
-        # Triton's interpreter and compiler wrap what a kernel raised.
-        return of_tree(error.__cause__, tree)
+        # Triton's interpreter and compiler, and the tree, wrap what was raised below them.
+        return _said(error, tree) if of_tree(error.__cause__, tree) else None
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_in(frame.filename, tree):
             return _said(error, tree)

@@ -28,8 +28,10 @@ def render(known: Mapping[str, Mapping]) -> str | None:
     values = [value for line in lines.values() for value in line if value is not None]
     scale = _Scale(len(names), min(values), max(values))
     parts = [*_grid(scale), *_names(scale, names)]
+    # Two loads may lie close together: the topmost figures stand above their points, others below.
+    top = history.LOADS[-1]
     for colour, (load, line) in zip(_COLOURS, lines.items()):
-        parts += _line(scale, line, colour, load)
+        parts += _line(scale, line, colour, load, -8 if load == top else 17)
     return _document("tok/s over checkpoints, as reported (log scale)", parts)
 
 
@@ -72,7 +74,11 @@ def _names(scale: _Scale, names: Sequence[str]) -> list[str]:
 
 
 def _line(
-    scale: _Scale, values: Sequence[float | None], colour: str, load: str
+    scale: _Scale,
+    values: Sequence[float | None],
+    colour: str,
+    load: str,
+    label: int,
 ) -> list[str]:
     points = [
         (scale.x(index), scale.y(value), value)
@@ -87,7 +93,7 @@ def _line(
     ]
     for x, y, value in points:
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')
-        parts.append(_text(x, y - 8, f"{value:g}", "middle", colour))
+        parts.append(_text(x, y + label, f"{value:g}", "middle", colour))
     x, y, _ = points[-1]
     parts.append(_text(x + 28, y + 4, load, "start", colour))
     return parts

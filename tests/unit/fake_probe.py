@@ -1,0 +1,54 @@
+"""A measuring program for tests: the figure is what a file of the tree says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--stock", type=Path)
+parser.add_argument("--out", type=Path)
+arguments = parser.parse_args()
+said = (
+    (Path(os.environ["PATCHSET_TREE"]) / "python/sglang/speed.txt").read_text().split()
+)
+log = Path(os.environ["FAKE_PROBE_LOG"])
+with log.open("a") as file:
+    file.write(" ".join(said) + "\n")
+runs = log.read_text().splitlines().count(" ".join(said))
+word, *rest = said
+found = {"correct": True, "why": None, "machine": {"cpu": "test"}}
+if word == "skip":
+    found = {"skip": "it does not build"}
+elif word == "wrong":
+    found |= {"value": float(rest[0]), "correct": False, "why": "scores differ"}
+elif word == "exit":
+    sys.exit(int(rest[0]))
+elif word == "raise":
+    raise ZeroDivisionError("of the probe")
+elif word == "garbage":
+    arguments.out.write_text("{")
+    sys.exit(0)
+elif word == "nothing":
+    sys.exit(0)
+elif word == "shape":
+    found |= {"value": None}
+elif word == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+elif word == "hang":
+    time.sleep(600)
+elif word == "pause":
+    # Long enough to be interrupted in, the first time.
+    time.sleep(600 if runs == 1 else 0)
+    found |= {"value": float(rest[0])}
+elif word == "noisy":
+    # A round each.
+    found |= {"value": float(rest[(runs - 1) % len(rest)])}
+else:
+    found |= {"value": float(word)}
+arguments.out.write_text(json.dumps(found))
