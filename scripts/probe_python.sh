@@ -5,7 +5,7 @@
 probe_python=
 case " $* " in
     *" -h "* | *" --help "* | *" --python"*) ;;
-    *" work:"* | *"=work:"*)
+    *" work:indexer "* | *"=work:indexer "*)
         # A subshell, because the environment of the command line stays the other one.
         probe_python=${PATCHSET_TEST_PYTHON:-$(
             PATCHSET_VENV=${PATCHSET_TEST_VENV:-${venv_scripts%/*}/.venv-test}

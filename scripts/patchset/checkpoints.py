@@ -38,7 +38,7 @@ def render(
     """
     known = schema.load_all(records)
     today = stale.now(pin, applied, kernels)
-    steps = [(STOCK, f"SGLang {pin.version} as published")]
+    steps = [(STOCK, _stock(pin))]
     steps += [(each.patch.name, each.patch.subject) for each in applied]
     parts = [
         _HEADER.format(version=pin.version),
@@ -80,15 +80,15 @@ def _gains(steps: list[tuple[str, str]], known: dict[str, dict], today: Now) -> 
 
 
 def _commits(pin: Pin, applied: list[Applied], known: dict[str, dict]) -> str:
-    table = [("checkpoint", "commit", "tree", "flag", "record")]
-    table.append(
-        (STOCK, f"`{pin.commit}`", f"`{pin.tree}`", "none", _link(STOCK, known))
-    )
+    table = [("checkpoint", "what", "commit", "tree", "flag", "record")]
+    ids = (f"`{pin.commit}`", f"`{pin.tree}`")
+    table.append((STOCK, _stock(pin), *ids, "none", _link(STOCK, known)))
     for each in applied:
         patch = each.patch
         table.append(
             (
                 patch.name,
+                patch.subject,
                 f"`{each.commit}`",
                 f"`{each.tree}`",
                 patch.trailers.get("Env-Flag", "none"),
@@ -96,6 +96,10 @@ def _commits(pin: Pin, applied: list[Applied], known: dict[str, dict]) -> str:
             )
         )
     return rows.table(table)
+
+
+def _stock(pin: Pin) -> str:
+    return f"SGLang {pin.version} as published"
 
 
 def _link(id: str, known: dict[str, dict]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from made_series import BASE, commit_all, git, snapshot, write_files
+from made_series import BASE, commit_all, git, snapshot
 from made_wheel import ROOT, Release, environment, make_release, patchset
 from patchset import base, gitenv, lock, target
 from patchset.bisect import plan as plans
@@ -40,7 +40,7 @@ def probe(monkeypatch):
 
     def known(**different) -> None:
         fake = replace(FAKE, **different)
-        monkeypatch.setattr(probes, "find", lambda name: fake)
+        monkeypatch.setattr(probes, "find", lambda *_: fake)
 
     known()
     return known
@@ -333,7 +333,7 @@ def interrupted(made: Tree, number: int) -> tuple[int, str]:
     program = (
         "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
         "import test_bisect\nfrom patchset import cli\nfrom patchset.bisect import probes\n"
-        "probes.find = lambda name: test_bisect.FAKE\nsys.exit(cli.main(sys.argv[1:]))"
+        "probes.find = lambda *_: test_bisect.FAKE\nsys.exit(cli.main(sys.argv[1:]))"
     )
     # To a file: what a killed one leaves running would keep a pipe open.
     with open(made.directory / "said.txt", "w") as said:
@@ -476,6 +476,7 @@ def test_a_full_disk(tree, small_disk):
         (("--old", "0010", "--new", "0010"), "the old end is not before the new end"),
         (("--old", "0999"), "no commit '0999'"),
         (("--new", "-x"), "expected one argument"),
+        (("--serve", "--tp-size 8"), "go with serving:"),
         (("--over", "repo", "--old", "x"), "--tree means nothing with --over repo"),
         (("--find", "luck"), "invalid choice"),
     ],
@@ -603,7 +604,7 @@ def test_over_a_repository_needs_an_end_and_a_repository(probe, tmp_path):
 
 def test_every_probe_has_a_program_and_sense():
     for name in probes.names():
-        found = probes.find(name)
+        found = probes.find(name, {"serve": "--tp-size 1"})
         module = found.program[1].split(".")
         assert ROOT.joinpath("scripts", *module).with_suffix(".py").exists()
         assert found.rounds >= 1 and 0 < found.least_change < 1

@@ -138,13 +138,13 @@ def test_the_page_has_every_commit_and_evidence_only_with_a_record(proven):
     where = ("--root", proven.wheel.parent, "--wheel", proven.wheel)
     ids = page.read_text().partition("## Commits")[2]
     rows = [line.split(" | ") for line in ids.splitlines() if "`" in line]
-    rows = [row for row in rows if len(row) == 5]
+    rows = [row for row in rows if len(row) == 6]
     made = proven.wheel.parent / "made"
     commits = gitenv.text(made, "rev-list", "--reverse", "HEAD").split()
-    assert [row[1].strip("`") for row in rows] == commits
+    assert [row[2].strip("`") for row in rows] == commits
     trees = [gitenv.text(made, "rev-parse", f"{commit}^{{tree}}") for commit in commits]
-    assert [row[2].strip("`") for row in rows] == trees
-    assert {row[4] for row in rows} == {"none |"}
+    assert [row[3].strip("`") for row in rows] == trees
+    assert {row[5] for row in rows} == {"none |"}
     record(proven.wheel.parent, "0030-indexer")
     assert patchset("checkpoint", "render", *where).returncode == 0
     assert "| [0030-indexer](ci/checkpoints/0030-indexer.json) |" in page.read_text()

@@ -100,7 +100,7 @@ def now_of(made: Made) -> stale.Now:
     series = made.release.series
     trees = {step["name"]: step["tree"] for step in steps(made.root, VALUES)["steps"]}
     assert len(trees) == len(series.patches) + 1
-    return stale.Now(trees, {}, {})
+    return stale.Now(trees, {}, {}, {})
 
 
 def test_a_figure_that_was_sealed_again_is_recomputed(made):
@@ -214,7 +214,7 @@ def test_a_tree_that_changed_since_makes_its_records_stale(made):
     trees = {step["name"]: step["tree"] for step in raw["steps"]}
     series = made.release.series
     known = schema.load_all(made.records)
-    today = stale.Now(trees, {}, {})
+    today = stale.Now(trees, {}, {}, {})
     measurement = known["0030-indexer"]["measurements"][0]
     told = stale.since("0030-indexer", measurement, today)
     was = measurement["tree"][:12]
@@ -257,19 +257,20 @@ def test_a_change_of_the_series_makes_the_page_say_stale(made, tmp_path):
 def test_a_kernel_that_changed_makes_its_measurements_stale():
     measurement = {
         "tree": None,
+        "commit": None,
         "status": "measured",
         "sources": {"kernels/indexer.py": "a" * 64},
         "lineage": None,
     }
     carriers = {"kernels/indexer.py": "0029-kernels-indexer"}
-    same = stale.Now({}, {"kernels/indexer.py": "a" * 64}, carriers)
+    same = stale.Now({}, {}, {"kernels/indexer.py": "a" * 64}, carriers)
     assert stale.since("0030-x", measurement, same) is None
-    other = stale.Now({}, {"kernels/indexer.py": "b" * 64}, carriers)
+    other = stale.Now({}, {}, {"kernels/indexer.py": "b" * 64}, carriers)
     told = stale.since("0030-x", measurement, other)
     assert told.startswith(
         "stale since 0029-kernels-indexer: kernels/indexer.py was aaa"
     )
-    gone = stale.Now({}, {"kernels/other.py": "b" * 64}, {})
+    gone = stale.Now({}, {}, {"kernels/other.py": "b" * 64}, {})
     assert "is gone" in stale.since("0030-x", measurement, gone)
 
 
@@ -440,3 +441,50 @@ def test_the_campaigns_figures_are_those_that_were_reported():
     assert {m["status"] for record in campaign for m in record["measurements"]} == {
         "reported"
     }
+
+
+def served(commit: str, **facts) -> dict:
+    """What `scripts/bench.sh serving --out` writes."""
+    speeds = {"parent": (90, 10, 11, 12), "candidate": (99, 20, 22, 26)}
+    return {
+        "workload": {"id": "sweep", "digest": "d" * 64, "concurrency": [1]},
+        "arms": [
+            {
+                "name": name,
+                "weights": "random",
+                "build": {"commit": commit, "paths": {"SGLANG_SM120_INDEXER": "ours"}},
+            }
+            for name in speeds
+        ],
+        "runs": [
+            {
+                "arm": arm,
+                "concurrency": 1,
+                "round": round,
+                "figures": {"output_throughput": value},
+            }
+            for arm, values in speeds.items()
+            for round, value in enumerate(values)
+        ],
+        **facts,
+    }
+
+
+def test_a_serving_run_slots_in(made):
+    commit = steps(made.root, VALUES)["steps"][3]["commit"]
+    raw = write_raw(made.root, served(commit), "ci/checkpoints/raw/serving/result.json")
+    words = ["0030-indexer", "--reader", "serving", "--raw", raw, "--command", "c"]
+    for pair in ("arm=candidate", "against=parent", "concurrency=1"):
+        words += ["--select", pair]
+    assert made.run("record", *words).returncode == 0
+    first = schema.load(made.records / "0030-indexer.json")["measurements"][0]
+    result = first["result"]
+    # Round 0 warms up.
+    assert result["candidate"] == {"median": 22, "min": 20, "max": 26, "n": 3}
+    assert result["gain"] == 2 and first["commit"] == commit
+    made.run("render")
+    assert "| 2.00x (11 tok/s to 22 tok/s) | a real server" in made.page.read_text()
+    assert made.verify() == (0, {**made.verify()[1], "stale": []})
+    other = stale.Now({}, {"0030-indexer": "e" * 40}, {}, {})
+    told = stale.since("0030-indexer", first, other)
+    assert told.startswith("stale since 0030-indexer or below: its commit was")

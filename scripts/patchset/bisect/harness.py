@@ -9,7 +9,10 @@ import tempfile
 from pathlib import Path
 
 # Relative to the top of this repository; what the programs import, and where they expect it.
-_COPIED = ("scripts/patchset/**/*", "tests/*.py", "kernels/*_ref.py")
+_COPIED = (
+    *("scripts/patchset/**/*", "tests/*.py", "kernels/*_ref.py"),
+    *("patches/**/*", "CHECKPOINTS.md", "ci/*.toml", "ci/smoke-model/*.json"),
+)
 
 
 def copy(root: Path, directory: Path, stock: dict[str, bytes]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Callable
 
 from ..errors import Exit, Failure
@@ -39,7 +40,7 @@ class Probe:
         return f"{number}{'' if self.unit == 'x' else ' '}{self.unit}"
 
 
-def _work(which: str) -> Probe | None:
+def _work(which: str, words: Mapping[str, str]) -> Probe | None:
     if which != "indexer":
         return None
     return Probe(
@@ -55,7 +56,7 @@ def _work(which: str) -> Probe | None:
     )
 
 
-def _kernel(which: str) -> Probe | None:
+def _kernel(which: str, words: Mapping[str, str]) -> Probe | None:
     if which not in KERNEL_CASES:
         return None
     return Probe(
@@ -70,28 +71,49 @@ def _kernel(which: str) -> Probe | None:
     )
 
 
+def _serving(which: str, words: Mapping[str, str]) -> Probe | None:
+    if not which:
+        return None
+    given = [f"--{command}={text}" for command, text in words.items()]
+    return Probe(
+        name=f"serving:{which}",
+        what=f"tokens per second of a real server, workload {which}",
+        unit="tok/s",
+        better=HIGHER,
+        program=("-m", "patchset.probe.serving_speed", "--case", which, *given),
+        rounds=2,
+        least_change=0.03,
+        limit_s=7200,
+    )
+
+
 KERNEL_CASES = {
     "indexer": "indexer, 64 rows of 8,192 tokens under a context of 128K",
     "decode": "attention of a decode step, 64 rows, 16 heads, 128 + 512 keys",
     "decode-one": "attention of a decode step, 1 row, 16 heads, 128 + 512 keys",
 }
 
-_FAMILIES: dict[str, Callable[[str], Probe | None]] = {
+_FAMILIES: dict[str, Callable[[str, Mapping[str, str]], Probe | None]] = {
     "work": _work,
     "kernel": _kernel,
+    "serving": _serving,
 }
 
 
 def names() -> list[str]:
     """Every name that find() knows."""
-    return ["work:indexer", *(f"kernel:{case}" for case in KERNEL_CASES)]
+    kernels = [f"kernel:{case}" for case in KERNEL_CASES]
+    return ["work:indexer", *kernels, "serving:WORKLOAD[@CONCURRENCY]"]
 
 
-def find(name: str) -> Probe:
-    """The probe of this name. Raises Failure(USAGE)."""
+def find(name: str, words: Mapping[str, str] = MappingProxyType({})) -> Probe:
+    """The probe of this name. Raises Failure(USAGE).
+
+    words: more words for the commands `serve`, `smoke` and `bench`, for those that use a server.
+    """
     family, _, which = name.partition(":")
     make = _FAMILIES.get(family)
-    probe = make(which) if make else None
+    probe = make(which, words) if make else None
     if probe is None:
         raise Failure(
             Exit.USAGE,

@@ -29,6 +29,8 @@ def main(measure: Callable[[argparse.Namespace], dict]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stock", type=Path, help="files of the release itself")
     parser.add_argument("--case", help="what to measure, where there is a choice")
+    for command in ("serve", "smoke", "bench"):
+        parser.add_argument(f"--{command}", default="", help="words for that command")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     try:

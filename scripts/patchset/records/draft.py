@@ -117,7 +117,9 @@ def raw_file(root: Path, path: Path, arm: str = "all") -> Raw:
     return Raw(arm, inside.relative_to(root.resolve()).as_posix(), data)
 
 
-_ORDER = (*("campaign", "kernel-bench", "topk-bench", "server-answers", "steps"),)
+_ORDER = (
+    *("serving", "campaign", "kernel-bench", "topk-bench", "server-answers", "steps"),
+)
 
 
 def _rank(made: dict) -> tuple:

@@ -163,6 +163,48 @@ def _server_answers(raws: Raws, select: Select) -> dict[str, Any]:
     }
 
 
+def _serving(raws: Raws, select: Select) -> dict[str, Any]:
+    """Two arms of one concurrency of `scripts/bench.sh serving --out`, its result.json."""
+    (raw,) = raws.values()
+    work = raw["workload"]
+    concurrency = int(select["concurrency"])
+    arm = _one(raw["arms"], "name", select["arm"])
+    return {
+        "what": f"a real server, {work['id']}, C={concurrency}: {select['arm']} against"
+        f" {select['against']}",
+        "date": raw.get("date"),
+        "commit": arm["build"]["commit"],
+        "flags": arm["build"]["paths"],
+        "machine": raw.get("machine"),
+        "model": {"id": raw.get("model"), "weights": arm["weights"]},
+        "server_args": raw.get("server_args"),
+        "workload": {
+            "id": f"serving:{work['id']}@{concurrency}",
+            "sha256": work["digest"],
+        },
+        "result": _result(
+            "tok/s",
+            "higher",
+            _arm(_throughputs(raw, select["arm"], concurrency)),
+            _arm(_throughputs(raw, select["against"], concurrency)),
+        ),
+        "correctness": {
+            "ok": True,
+            "how": "smoke test of each server before it was measured",
+            "why": None,
+        },
+    }
+
+
+def _throughputs(raw: Mapping, arm: str, concurrency: int) -> list[float]:
+    """Of the counted rounds: round 0 warms up."""
+    return [
+        run["figures"]["output_throughput"]
+        for run in raw["runs"]
+        if run["arm"] == arm and run["concurrency"] == concurrency and run["round"]
+    ]
+
+
 def _campaign(raws: Raws, select: Select) -> dict[str, Any]:
     """Figures that others reported, with the conditions that they stated."""
     (raw,) = raws.values()
@@ -186,6 +228,7 @@ def _campaign(raws: Raws, select: Select) -> dict[str, Any]:
 
 
 READERS: dict[str, Callable[[Raws, Select], dict[str, Any]]] = {
+    "serving": _serving,
     "steps": _steps,
     "kernel-bench": _kernel_bench,
     "topk-bench": _topk_bench,

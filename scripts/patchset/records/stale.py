@@ -15,10 +15,11 @@ STOCK = "0000-stock"
 
 @dataclass(frozen=True)
 class Now:
-    """What the series makes today: the tree after each checkpoint, and the kernels' hashes with the
-    patch that carries each."""
+    """What the series makes today: the tree and the commit of each checkpoint, and the kernels' hashes
+    with the patch that carries each."""
 
     trees: Mapping[str, str]
+    commits: Mapping[str, str]
     kernels: Mapping[str, str]
     carriers: Mapping[str, str]
 
@@ -26,6 +27,7 @@ class Now:
 def now(pin: Pin, applied: Sequence[Applied], kernels: Path | None) -> Now:
     """Read it from a series applied to its base, and the directory of the kernels, if it is known."""
     trees = {STOCK: pin.tree, **{each.patch.name: each.tree for each in applied}}
+    commits = {STOCK: pin.commit, **{each.patch.name: each.commit for each in applied}}
     carriers = {
         file: each.patch.name
         for each in applied
@@ -36,15 +38,20 @@ def now(pin: Pin, applied: Sequence[Applied], kernels: Path | None) -> Now:
         for path in sorted(kernels.glob("*") if kernels else ())
         if path.is_file()
     }
-    return Now(trees, hashes, carriers)
+    return Now(trees, commits, hashes, carriers)
 
 
 def since(id: str, measurement: Mapping, today: Now) -> str | None:
     """Why a measurement at checkpoint `id` is stale, naming the patch since which; None when it is
     not, or when its files do not tell what was measured."""
-    tree = measurement["tree"]
-    if tree and measurement["status"] != "reported":
+    if measurement["status"] == "reported":
+        return None
+    tree, commit = measurement["tree"], measurement["commit"]
+    if tree:
         return _tree_since(id, tree, measurement["lineage"], today)
+    if commit and today.commits.get(id) != commit:
+        current = (today.commits.get(id) or "gone")[:12]
+        return f"stale since {id} or below: its commit was {commit[:12]}, is {current}"
     for file, digest in (measurement["sources"] or {}).items():
         if today.kernels and today.kernels.get(file) != digest:
             patch = today.carriers.get(file, "it was removed")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import Failure
 from . import draft, readers, schema, sums
-from .stale import STOCK, Now, since
+from .stale import Now, since
 
 _CAMPAIGN = "campaign"
 

@@ -75,13 +75,21 @@ def register(subparsers, layout: Layout) -> None:
     parser.add_argument(
         "--root", type=Path, default=layout.root, metavar="DIR", help=argparse.SUPPRESS
     )
+    for command in ("serve", "smoke", "bench"):
+        parser.add_argument(
+            f"--{command}",
+            default="",
+            metavar="WORDS",
+            help=f"with serving:…: more words for scripts/{command}.sh",
+        )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     parser.set_defaults(parser=parser, run=lambda arguments: _run(layout, arguments))
 
 
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     _require_sense(arguments)
-    probe = probes.find(arguments.probe)
+    given = {name: getattr(arguments, name) for name in ("serve", "smoke", "bench")}
+    probe = probes.find(arguments.probe, {k: v for k, v in given.items() if v})
     over_tree = arguments.over == TREE
     repository = (arguments.patched or layout.target) if over_tree else arguments.root
     if over_tree:
@@ -110,6 +118,9 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
 def _require_sense(arguments: argparse.Namespace) -> None:
     if arguments.over == REPO and arguments.patched:
         arguments.parser.error("--tree means nothing with --over repo")
+    words = arguments.serve or arguments.smoke or arguments.bench
+    if words and not arguments.probe.startswith("serving:"):
+        arguments.parser.error("--serve, --smoke and --bench go with serving:… only")
     if arguments.over == REPO and not arguments.old:
         arguments.parser.error("--over repo needs the older end: --old COMMIT")
 

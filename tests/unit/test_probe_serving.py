@@ -1,0 +1,138 @@
+"""`serving:WORKLOAD` against commands that stand in for serve, smoke and bench."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from made_series import git
+from made_wheel import ROOT
+
+COMMANDS = """
+import json, os, sys, time
+verb, words = sys.argv[1], sys.argv[2:]
+with open(os.environ["SEEN"], "a") as seen:
+    seen.write(json.dumps([verb, *words]) + "\\n")
+mode = os.environ.get(verb.upper() + "_MODE", "")
+if mode:
+    print(f"error: {verb} says {mode}", file=sys.stderr)
+    sys.exit(int(mode))
+if verb == "serve":
+    print(json.dumps({"url": "http://127.0.0.1:1", "build": {"commit": "c"}}), flush=True)
+    open(os.environ["SEEN"] + ".pid", "w").write(str(os.getpid()))
+    time.sleep(600)
+if verb == "bench":
+    runs = [
+        {"arm": "tree", "concurrency": c, "round": r,
+         "figures": {"output_throughput": float(100 * c + 10 * r)}}
+        for c in (1, 16) for r in range(4)
+    ]
+    print(json.dumps({"workload": {"id": "w", "concurrency": [1, 16]}, "runs": runs}))
+"""
+
+
+@pytest.fixture
+def probe(tmp_path):
+    """Runs the program beside the stand-ins: its exit code, its figures, what was called."""
+    package = tmp_path / "scripts" / "patchset"
+    (package / "probe").mkdir(parents=True)
+    for name in ("__init__", "faults", "outcome", "serving_speed"):
+        source = ROOT / "scripts" / "patchset" / "probe" / f"{name}.py"
+        shutil.copyfile(source, package / "probe" / f"{name}.py")
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(COMMANDS)
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    git(tree, "init", "--quiet", "--template=")
+    seen = tmp_path / "seen.txt"
+
+    def run(*patches: str, case: str = "w", words=(), **modes):
+        for patch in patches:
+            who = ("-c", "user.name=t", "-c", "user.email=t@t.invalid")
+            message = f"x\n\nPatch: {patch}"
+            git(tree, *who, "commit", "--quiet", "--allow-empty", "-m", message)
+        seen.write_text("")
+        out = tmp_path / "out.json"
+        out.unlink(missing_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "patchset.probe.serving_speed"]
+            + ["--case", case, "--out", str(out), *words],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(tmp_path / "scripts"),
+                "PATCHSET_TREE": str(tree),
+                "SEEN": str(seen),
+                **{f"{name.upper()}_MODE": str(code) for name, code in modes.items()},
+            },
+            capture_output=True,
+            text=True,
+        )
+        calls = [json.loads(line) for line in seen.read_text().splitlines()]
+        found = json.loads(out.read_text()) if out.exists() else None
+        assert not Path(f"/proc/{pid(seen)}").exists(), "the server still runs"
+        return done, found, calls
+
+    return run
+
+
+def pid(seen: Path) -> str:
+    file = Path(f"{seen}.pid")
+    return file.read_text() if file.exists() else "none"
+
+
+def test_the_counted_rounds_of_the_last_concurrency(probe):
+    done, found, calls = probe("0020-environ-flags")
+    assert done.returncode == 0, done.stderr
+    assert found["value"] == 1620 and found["speeds"] == [1610, 1620, 1630]
+    assert found["correct"] and found["build"] == {"commit": "c"}
+    serve, smoke, bench = calls
+    assert serve[:2] == ["serve", "--tree"] and "--port" in serve
+    assert smoke == ["smoke", "--url", "http://127.0.0.1:1", "--build", "stock"]
+    assert "tree=http://127.0.0.1:1@stock" in bench
+    assert bench[bench.index("--workload") + 1] == "w"
+
+
+def test_a_patch_that_can_be_told_and_a_chosen_concurrency(probe):
+    words = ("--serve=--model-path 'a b' --port 7", "--smoke=--weights random")
+    done, found, calls = probe(
+        "0025-server-info", "0030-indexer", case="w@1", words=words
+    )
+    assert found["value"] == 120
+    serve, smoke, bench = calls
+    assert serve[-4:] == ["--model-path", "a b", "--port", "7"]
+    assert serve.count("--port") == 1
+    assert smoke[-4:] == ["--build", "0030-indexer", "--weights", "random"]
+    assert "tree=http://127.0.0.1:1@0030-indexer" in bench and "random" in bench
+
+
+@pytest.mark.parametrize(
+    "mode, said",
+    [
+        ({"serve": 6}, "its server does not start: serve says 6"),
+        ({"smoke": 6}, "its server fails the smoke test: smoke says 6"),
+    ],
+)
+def test_a_tree_that_does_not_serve_is_skipped(probe, mode, said):
+    done, found, _ = probe("0030-indexer", **mode)
+    assert done.returncode == 0 and found == {"skip": said}
+
+
+@pytest.mark.parametrize(
+    "mode", [{"serve": 4}, {"serve": 1}, {"smoke": 2}, {"bench": 6}, {"bench": 70}]
+)
+def test_whatever_else_fails_is_the_probes(probe, mode):
+    done, found, _ = probe("0030-indexer", **mode)
+    assert done.returncode != 0 and found is None
+    assert "ProbeFailed" in done.stderr
+
+
+def test_a_concurrency_that_the_workload_lacks(probe):
+    done, found, _ = probe("0030-indexer", case="w@64")
+    assert done.returncode != 0 and found is None
+    assert "has C=[1, 16], and not C=64" in done.stderr
