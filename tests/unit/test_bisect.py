@@ -141,6 +141,7 @@ def test_a_gain_is_found_and_everything_is_kept(tree):
     assert state(made.path) == before
     draft = json.loads((made.session / "record.json").read_text())
     assert draft["id"] == "0040-step" and draft["parent"] == "0030-step"
+    assert draft["title"] == "step: change what it says"
     assert draft["measurements"][0]["result"]["gain"] == 5
 
 

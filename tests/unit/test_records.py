@@ -317,11 +317,26 @@ def test_a_step_that_was_skipped_is_not_recorded(own):
     raw["steps"][2] |= {"values": [], "skip": "it does not build"}
     done = made.run("record", "--steps", write_raw(made.root, raw))
     assert "0020-environ: not recorded: it does not build" in done.stderr
-    assert not (made.records / "0020-environ.json").exists()
-    result = schema.load(made.records / "0030-indexer.json")["measurements"][0][
-        "result"
-    ]
-    assert result["gain"] is None and result["parent"] is None
+    # Nor is the one above it, which would have a gain over another commit than its parent.
+    said = "0030-indexer: not recorded: 0020-environ, the one below it, was not measured"
+    assert said in done.stderr
+    left = sorted(path.stem for path in made.records.glob("*.json"))
+    assert left == ["0000-stock", "0010-kernels"]
+    del raw["steps"][2]
+    raw["steps"][2]["name"] = "0099-other"
+    done = made.run("record", "--steps", write_raw(made.root, raw))
+    assert "0099-other: not recorded: it is no checkpoint" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"probe": "x"}', "no"])
+def test_a_file_that_has_no_steps(made, text):
+    before = snapshot(made.records)
+    other = made.records / "raw" / "other.json"
+    other.write_text(text)
+    done = made.run("record", "--steps", other)
+    assert done.returncode == Exit.USAGE and "Traceback" not in done.stderr
+    other.unlink()
+    assert snapshot(made.records) == before
 
 
 def test_a_wrong_step_is_recorded_as_wrong(own):

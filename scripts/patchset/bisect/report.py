@@ -91,7 +91,8 @@ class Result:
         atomic.write(directory / STEPS, steps)
         if self._has_draft():
             made = draft.from_steps(
-                steps, STEPS, self.culprit.name, self._before().name
+                *(steps, STEPS, self.culprit.name, self._before().name),
+                self.culprit.subject,
             )
             atomic.write(directory / DRAFT, _text(made))
         atomic.write(directory / FILE, _text(self.as_json()))

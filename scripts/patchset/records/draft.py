@@ -58,7 +58,7 @@ def measurement(
     }
 
 
-def from_steps(raw: bytes, file: str, step: str, against: str) -> dict:
+def from_steps(raw: bytes, file: str, step: str, against: str, title: str) -> dict:
     """A record of one step and the one below it, not sealed yet: a draft to be recorded."""
     steps = json.loads(raw)
     made = measurement(
@@ -69,7 +69,7 @@ def from_steps(raw: bytes, file: str, step: str, against: str) -> dict:
         command=f"scripts/bisect.sh --find gain --probe {steps['probe']}"
         f" --old {against} --new {step}",
     )
-    return {"id": step, "title": step, "parent": against, "measurements": [made]}
+    return {"id": step, "title": title, "parent": against, "measurements": [made]}
 
 
 def merged(

@@ -21,6 +21,13 @@ class Unreadable(ValueError):
     """The raw files do not have what is selected."""
 
 
+def field(raw: object, name: str) -> Any:
+    """A field of a raw file. Raises Unreadable where it has no such."""
+    if not isinstance(raw, Mapping) or name not in raw:
+        raise Unreadable(f"it has no {name!r}")
+    return raw[name]
+
+
 def read(reader: str, raws: Raws, select: Select) -> dict[str, Any]:
     """The derived fields. Raises Unreadable."""
     function = READERS.get(reader)

@@ -148,24 +148,22 @@ class _Recorder:
 
     def steps(self, file: Path) -> None:
         raw = draft.raw_file(self._layout.root, file)
-        steps = raw.parsed()["steps"]
-        probe = raw.parsed()["probe"]
-        for index, step in enumerate(steps):
-            if step["name"] not in self._titles or step["skip"]:
-                why = step["skip"] or "it is no checkpoint of the series"
-                print(f"{step['name']}: not recorded: {why}", file=sys.stderr)
+        probe = readers.field(raw.parsed(), "probe")
+        steps = {step["name"]: step for step in readers.field(raw.parsed(), "steps")}
+        for name, step in steps.items():
+            parent = self._parent(name)
+            why = self._why_not(step, steps.get(parent), parent)
+            if why:
+                print(f"{name}: not recorded: {why}", file=sys.stderr)
                 continue
-            select = {"step": step["name"]}
-            if index and not steps[index - 1]["skip"]:
-                select["against"] = steps[index - 1]["name"]
-            command = f"scripts/checkpoint.sh measure --probe {probe} --out FILE"
+            select = {"step": name, **({"against": parent} if parent else {})}
             made = draft.measurement(
                 *("steps", [raw], select),
                 status="measured",
-                command=command,
-                lineage=self._lineage(step["name"], step["tree"]),
+                command=f"scripts/checkpoint.sh measure --probe {probe} --out FILE",
+                lineage=self._lineage(name, step["tree"]),
             )
-            self._add(step["name"], made)
+            self._add(name, made)
 
     def one(self, arguments: argparse.Namespace) -> None:
         if not (arguments.reader and arguments.raw and arguments.command):
@@ -205,11 +203,25 @@ class _Recorder:
                 state="no record was changed",
                 next=f"choose one of: {', '.join(self._titles)}; or give a --title",
             )
-        names = list(self._titles)
-        parent = names[names.index(id) - 1] if id in names[1:] else None
         self._raw |= {run["file"] for run in made["runs"]}
         path = self._layout.records / f"{id}.json"
-        self._made[path] = draft.merged(path, id, title, parent, made)
+        self._made[path] = draft.merged(path, id, title, self._parent(id), made)
+
+    def _parent(self, id: str) -> str | None:
+        names = list(self._titles)
+        return names[names.index(id) - 1] if id in names[1:] else None
+
+    def _why_not(
+        self, step: dict, below: dict | None, parent: str | None
+    ) -> str | None:
+        """Why a step makes no record: a figure over another commit than its parent is no gain."""
+        if step["name"] not in self._titles:
+            return "it is no checkpoint of the series"
+        if step["skip"]:
+            return step["skip"]
+        if parent and (below is None or below["skip"]):
+            return f"{parent}, the one below it, was not measured"
+        return None
 
     def _lineage(self, id: str, tree: str | None) -> dict[str, str] | None:
         """The trees up to a checkpoint, where what was measured is what the series makes of it."""

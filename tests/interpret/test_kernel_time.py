@@ -1,0 +1,97 @@
+"""The cases of `kernel:CASE` through the tree's entry points, without their times: those need a GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+
+import stock
+from patchset.bisect import probes
+from patchset.probe import kernel_time
+
+ATTENTION = "python/sglang/srt/layers/attention/flash_mla_sm120.py"
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory) -> Path:
+    """The release's own files; the tree's patches change nothing that is compared."""
+    place = tmp_path_factory.mktemp("release")
+    for name in (stock.INDEXER, ATTENTION):
+        (place / Path(name).name).write_text((stock.tree() / name).read_text())
+    return place
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A case once, on a card of capability 12."""
+    monkeypatch.setattr(kernel_time, "COPIES", 1)
+    monkeypatch.setenv("SGLANG_SM120_INDEXER", "off")
+    with (
+        mock.patch("torch.cuda.is_available", return_value=True),
+        mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
+    ):
+        yield
+
+
+def test_every_case_is_offered():
+    assert kernel_time.CASES.keys() == probes.KERNEL_CASES.keys()
+
+
+def test_the_flags_of_the_series_are_on_and_the_users_are_not():
+    with kernel_time.modules_of("indexer"):
+        assert os.environ["SGLANG_SM120_INDEXER"] == "on"
+        # The selection is not what is measured here.
+        assert os.environ["SGLANG_SM120_TOPK"] == "off"
+    assert os.environ["SGLANG_SM120_INDEXER"] == "off"
+
+
+def test_the_indexer_case(release):
+    with kernel_time.modules_of("indexer") as modules:
+        case = kernel_time._indexer(modules, release, "cpu", rows=2)
+        assert case.error <= case.tolerance
+        assert len(case.calls) == 1 and case.calls[0]() is None
+        ours = modules[0].sm120_indexer.paged_mqa_logits
+
+        def broken(*args, **kwargs):
+            return ours(*args, **kwargs) * 1.01
+
+        modules[0].sm120_indexer.paged_mqa_logits = broken
+        wrong = kernel_time._indexer(modules, release, "cpu", rows=2)
+        assert wrong.error > wrong.tolerance
+
+
+def test_the_attention_cases(release):
+    with kernel_time.modules_of("decode") as modules:
+        # Upstream's Triton path is tuned on a GPU; its torch path has the same arguments.
+        modules[0]._sm120_default_backend = "torch"
+        case = kernel_time.CASES["decode-one"](modules, release, "cpu")
+        assert case.error == 0
+        (call,) = case.calls
+        assert call()[0].shape == (1, 1, 16, 512)
+        entry = modules[0].flash_mla_with_kvcache_sm120
+
+        def broken(**kwargs):
+            out, lse = entry(**kwargs)
+            return out * 1.05, lse
+
+        modules[0].flash_mla_with_kvcache_sm120 = broken
+        assert kernel_time.CASES["decode-one"](modules, release, "cpu").error > 2e-2
+
+
+def test_inputs_are_drawn_from_the_seed_and_in_range():
+    one, same, other = (
+        kernel_time.decode_inputs(2, 4, 64, "cpu", s) for s in (0, 0, 1)
+    )
+    assert torch.equal(one.q, same.q) and not torch.equal(one.q, other.q)
+    pages, page = one.extra_k_cache.shape[:2]
+    assert one.extra_indices_in_kvcache.shape == (2, 1, 64)
+    assert int(one.extra_indices_in_kvcache.max()) < pages * page
+    for row in one.indices[:, 0]:
+        assert row.unique().numel() == 128
+    with mock.patch("torch.cuda.is_available", return_value=False):
+        with pytest.raises(RuntimeError, match="sees no CUDA GPU"):
+            kernel_time.measure("decode", Path("x"))
