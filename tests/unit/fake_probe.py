@@ -14,6 +14,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--stock", type=Path)
 parser.add_argument("--out", type=Path)
 arguments = parser.parse_args()
+# A .pyc of the last commit could pass for one of this, checked out in the same second.
+assert sys.dont_write_bytecode
 said = (
     (Path(os.environ["PATCHSET_TREE"]) / "python/sglang/speed.txt").read_text().split()
 )

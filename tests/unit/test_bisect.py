@@ -467,6 +467,7 @@ def test_a_full_disk(tree, small_disk):
     done = made.bisect()
     assert done.returncode == Exit.ENVIRONMENT
     assert "the disk is full" in done.stderr and "Traceback" not in done.stderr
+    assert not list(made.out.glob("*/.harness-*"))
     made.assert_untouched()
 
 
