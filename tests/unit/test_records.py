@@ -318,7 +318,9 @@ def test_a_step_that_was_skipped_is_not_recorded(own):
     done = made.run("record", "--steps", write_raw(made.root, raw))
     assert "0020-environ: not recorded: it does not build" in done.stderr
     # Nor is the one above it, which would have a gain over another commit than its parent.
-    said = "0030-indexer: not recorded: 0020-environ, the one below it, was not measured"
+    said = (
+        "0030-indexer: not recorded: 0020-environ, the one below it, was not measured"
+    )
     assert said in done.stderr
     left = sorted(path.stem for path in made.records.glob("*.json"))
     assert left == ["0000-stock", "0010-kernels"]
