@@ -67,6 +67,17 @@ def test_the_same_again_changes_nothing(made):
     assert after == before
 
 
+def test_another_parent_is_no_second_measurement(made):
+    raw = steps(made.root, VALUES)
+    path = made.records / "0030-indexer.json"
+    found = json.loads(path.read_text())
+    found["measurements"][0]["select"]["against"] = "0010-kernels"
+    schema.write(path, found)
+    made.run("record", "--steps", write_raw(made.root, raw))
+    (measurement,) = schema.load(path)["measurements"]
+    assert measurement["select"]["against"] == "0020-environ"
+
+
 def digits(path: Path) -> list[int]:
     return [found.start() for found in re.finditer(r"\d", path.read_text())]
 

@@ -128,6 +128,8 @@ def _rank(made: dict) -> tuple:
 
 def _subject(made: dict) -> tuple:
     """What makes two measurements the same one at different times."""
-    select = {key: value for key, value in made["select"].items() if key != "sources"}
+    # The commit below a step may be another one by now.
+    other = {"sources", "against"} if made["reader"] == "steps" else {"sources"}
+    select = {key: value for key, value in made["select"].items() if key not in other}
     workload = made["workload"]["id"] if made["workload"] else None
     return made["reader"], json.dumps(select, sort_keys=True), workload
