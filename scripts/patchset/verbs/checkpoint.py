@@ -148,7 +148,7 @@ def _way_back(layout: Layout) -> str:
     render = f"{invocation.script('checkpoint.sh')} render"
     return (
         f"see what was changed: git diff -- {records}; put it back, or measure and record it"
-        f" again; then {render}"
+        f" again (for a raw file of no record: take its line out of {sums.NAME}); then {render}"
     )
 
 
