@@ -7,6 +7,7 @@ writes what it found: ``python tests/gpu/local_heads_ranks.py OUT.json``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ import torch.distributed as dist
 sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
 
 import sglang_stubs
+import stock
 from decode_cases import DecodeCase, make_decode, page_bytes
 
 RANKS, HEADS, DIM, ROPE = 2, 64, 512, 64
@@ -34,6 +36,15 @@ REAL = tuple(
         "flash_mla_sm120",
         "flash_mla_sm120_triton",
     )
+)
+SRT = "python/sglang/srt"
+FILES = (
+    "models/deepseek_v4.py",
+    "layers/attention/deepseek_v4_backend.py",
+    "layers/attention/flash_mla_sm120.py",
+    "layers/attention/flash_mla_sm120_triton.py",
+    "layers/sm120/decode.py",
+    "layers/sm120/decode.cu",
 )
 # Who attends: the flags beside the one of the heads, and whether the card counts as an sm_120 one.
 KERNELS = {
@@ -347,6 +358,12 @@ def run_ranks(directory: Path, seed: int) -> list[dict]:
     return [json.loads(Path(f"{path}.{rank}").read_text()) for rank in range(RANKS)]
 
 
+def blob_id(file: Path) -> str:
+    """Git's id of a file's contents."""
+    data = file.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
 def main(out: Path) -> None:
     seed = 20_261_129
     ranks = run_ranks(out.parent, seed)
@@ -357,6 +374,7 @@ def main(out: Path) -> None:
         torch=torch.__version__,
         cuda=torch.version.cuda,
         nccl=".".join(map(str, torch.cuda.nccl.version())),
+        files={name: blob_id(stock.tree() / SRT / name) for name in FILES},
         seed=seed,
         ranks=ranks,
     )
