@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
 
-import sglang_stubs
+import sglang_stand_ins
 import stock
 from decode_cases import DecodeCase, make_decode, page_bytes
 
@@ -83,7 +83,7 @@ def model(kernel: str):
         "models.deepseek_v2._is_hip": False,
         "models.deepseek_v2._is_npu": False,
     }
-    with sglang_stubs.imported(MODEL, real=REAL, given=given) as module:
+    with sglang_stand_ins.imported(MODEL, real=REAL, given=given) as module:
         module.get_attn_tp_context = lambda: SimpleNamespace(input_scattered=True)
         module.get_is_capture_mode = lambda: False
         module.is_in_breakable_cuda_graph = lambda: False

@@ -9,7 +9,7 @@ from unittest import mock
 
 import torch
 
-import sglang_stubs
+import sglang_stand_ins
 
 BACKEND = "layers.attention.deepseek_v4_backend"
 SM120 = "layers.attention.flash_mla_sm120"
@@ -46,7 +46,7 @@ def process(capability: tuple[int, int], **environment: str):
         mock.patch("torch.cuda.get_device_capability", return_value=capability),
         mock.patch("torch.cuda.current_stream", lambda *_: stream),
         mock.patch("torch.cuda.is_current_stream_capturing", lambda: stream.capturing),
-        sglang_stubs.imported(
+        sglang_stand_ins.imported(
             BACKEND, real=(SM120,), invented=("sgl_kernel",), given=given
         ) as backend,
     ):

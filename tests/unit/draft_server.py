@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest import mock
 
-import sglang_stubs
+import sglang_stand_ins
 
 FP8 = "layers.quantization.fp8"
 REAL = (
@@ -148,6 +148,6 @@ def process(capability: tuple[int, int], **environment: str):
         mock.patch.dict(os.environ, clean | environment, clear=True),
         mock.patch("torch.cuda.is_available", return_value=True),
         mock.patch("torch.cuda.get_device_capability", return_value=capability),
-        sglang_stubs.imported(FP8, real=REAL, invented=INVENTED, given=given),
+        sglang_stand_ins.imported(FP8, real=REAL, invented=INVENTED, given=given),
     ):
         yield Server(capability)

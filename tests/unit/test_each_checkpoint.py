@@ -11,7 +11,7 @@ import tarfile
 from types import SimpleNamespace
 from unittest import mock
 
-import sglang_stubs
+import sglang_stand_ins
 import stock
 
 SRT = "python/sglang/srt"
@@ -80,7 +80,7 @@ def flags_checked() -> set[str]:
         "utils.common.is_sm120_supported": lambda: True,
         "utils.common.is_sm90_supported": lambda: False,
     }
-    with sglang_stubs.imported(MODEL, real=MODULES, given=given):
+    with sglang_stand_ins.imported(MODEL, real=MODULES, given=given):
         startup = importlib.import_module("sglang.srt.layers.sm120.startup")
         startup.check_flags(server_args())
         return {

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 
-import sglang_stubs
+import sglang_stand_ins
 
 MODEL = "models.deepseek_v4"
 TOKENS, KEYS, HEADS, DIM, ROPE = 3, 5, 64, 16, 4
@@ -38,7 +38,7 @@ def model(flag: str, breakable_graph: bool = False):
         mock.patch.dict(os.environ, clean, clear=True),
         mock.patch("torch.cuda.is_available", return_value=True),
         mock.patch("torch.cuda.get_device_capability", return_value=(12, 0)),
-        sglang_stubs.imported(MODEL, given=CUDA) as module,
+        sglang_stand_ins.imported(MODEL, given=CUDA) as module,
     ):
         module.get_attn_tp_context = lambda: SimpleNamespace(input_scattered=True)
         module.get_is_capture_mode = lambda: False

@@ -1,7 +1,7 @@
 """Import one large module of the patched tree: what it imports and the test doesn't need is made up.
 
 ``sglang_tree`` replaces a known few names. A model or a backend imports hundreds, of packages that need a
-GPU; here each of them is a stub that serves as a base class, a decorator or a predicate that is false while
+GPU; here each of them is a stand-in that serves as a base class, a decorator or a predicate that is false while
 the module is imported, and that refuses to be called afterwards.
 """
 
@@ -21,17 +21,17 @@ import stock
 REAL = ("sglang.srt.environ", "sglang.srt.layers.sm120")
 
 
-class _Stub(ABCMeta):
+class _StandIn(ABCMeta):
     """The class of made-up names. Classes of the tree that inherit from one are ordinary."""
 
     importing = True
 
     def __call__(cls, *args, **kwargs):
-        if "_stub_of" not in vars(cls):
+        if "_stands_for" not in vars(cls):
             return super().__call__(*args, **kwargs)
-        if not _Stub.importing:
+        if not _StandIn.importing:
             raise AssertionError(
-                f"{cls._stub_of} was called, and is not part of this test"
+                f"{cls._stands_for} was called, and is not part of this test"
             )
         if len(args) == 1 and not kwargs and callable(args[0]):
             return args[0]
@@ -39,7 +39,7 @@ class _Stub(ABCMeta):
 
 
 class _Nothing:
-    """What a stub gives while a module is imported: false, and a decorator that changes nothing."""
+    """What a stand-in gives while a module is imported: false, and a decorator that changes nothing."""
 
     def __bool__(self):
         return False
@@ -57,9 +57,9 @@ class _Module(types.ModuleType):
             raise AttributeError(name)
         if self.__loader__.is_real(f"{self.__name__}.{name}"):
             return importlib.import_module(f"{self.__name__}.{name}")
-        stub = _Stub(name, (), {"_stub_of": f"{self.__name__}.{name}"})
-        setattr(self, name, stub)
-        return stub
+        made = _StandIn(name, (), {"_stands_for": f"{self.__name__}.{name}"})
+        setattr(self, name, made)
+        return made
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -100,21 +100,21 @@ def imported(
     """Module ``name`` of the tree; names are written without ``sglang.srt.``. It is gone afterwards.
 
     ``real`` names modules that are imported from the tree too, ``invented`` packages outside sglang that
-    are made up, ``given`` what a stub module holds, as {"module.symbol": value}.
+    are made up, ``given`` what a stand-in module holds, as {"module.symbol": value}.
     """
     name = f"sglang.srt.{name}"
     real = (*REAL, name, *(f"sglang.srt.{one}" for one in real))
     finder = _Finder(real, invented, given)
     kept = sglang_tree.take_modules("sglang", *invented)
     sys.meta_path.insert(0, finder)
-    _Stub.importing = True
+    _StandIn.importing = True
     try:
         for one in (*real[len(REAL) :], name):
             module = importlib.import_module(one)
-        _Stub.importing = False
+        _StandIn.importing = False
         yield module
     finally:
-        _Stub.importing = True
+        _StandIn.importing = True
         sys.meta_path.remove(finder)
         sglang_tree.take_modules("sglang", *invented)
         sys.modules.update(kept)
