@@ -86,6 +86,11 @@ def has_large_sms(device: torch.device) -> bool:
     return device.type == "cuda" and _properties(device).major in (9, 10)
 
 
+def can_overlap_launches(device: torch.device) -> bool:
+    """Whether a kernel may start on ``device`` while the one before still runs (programmatic launch)."""
+    return device.type == "cuda" and _properties(device).major >= 9
+
+
 def _properties(device: torch.device):
     index = torch.cuda.current_device() if device.index is None else device.index
     return _cuda_properties(index)

@@ -6,6 +6,7 @@ NVRTC and the driver's Python bindings come with torch and SGLang; no compiler h
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -33,8 +34,15 @@ class CudaKernel:
         from cuda.bindings import nvrtc
 
         text = self.source.read_bytes()
+        headers = _included(text, self.source.parent)
         program = _checked(
-            nvrtc.nvrtcCreateProgram(text, self.source.name.encode(), 0, [], [])
+            nvrtc.nvrtcCreateProgram(
+                text,
+                self.source.name.encode(),
+                len(headers),
+                list(headers.values()),
+                list(headers),
+            )
         )
         options = [f"--gpu-architecture=sm_{arch}", "--std=c++17"]
         options += [f"--include-path={self.source.parent}"]
@@ -113,6 +121,15 @@ class CudaLaunch:
         _checked(
             driver.cuLaunchKernelEx(config, function, ctypes.addressof(addresses), 0)
         )
+
+
+def _included(text: bytes, folder: Path) -> dict[bytes, bytes]:
+    """Name and content of the headers of ``folder`` that a source includes: the compiler reads no file."""
+    headers = {}
+    for name in re.findall(rb'^#include "(.+)"$', text, re.MULTILINE):
+        headers[name] = (folder / name.decode()).read_bytes()
+        headers |= _included(headers[name], folder)
+    return headers
 
 
 def _make_context_current(device: int) -> None:

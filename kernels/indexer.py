@@ -19,9 +19,16 @@ from typing import Optional
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .checks import Checks
-from .config import SM120, Launch, has_large_sms, sm_count
+from .config import (
+    SM120,
+    Launch,
+    can_overlap_launches,
+    has_large_sms,
+    sm_count,
+)
 
 DIM = 128
 PAGE = 64
@@ -52,7 +59,7 @@ class LogitsConfig:
 # what fits an sm_120 SM next to each other (25.6 KB of shared memory, no spills); shares are equal,
 # so a fourth would run alone after them. 51 KB in flight an SM is 6 times what 1,792 GB/s need at a
 # latency of 0.8 us. Measured on an H200 (one run, 64 rows of 128K): five stages and four programs
-# 76.0 us, three programs 79.6, three stages 91.8, two 92.5, eight warps 111.
+# 75.5 us, three programs 78.5, three stages 91.9, two 93.1, eight warps 101.6.
 CONFIGS = {
     "fp8": LogitsConfig(4, 5, programs_per_sm=3, programs_per_large_sm=4),
     "bf16": LogitsConfig(4, 3, programs_per_sm=3, programs_per_large_sm=3),
@@ -118,8 +125,13 @@ def _paged_mqa_logits_kernel(
     ROWS: tl.constexpr,
     DOT_DTYPE: tl.constexpr,
     STAGES: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """Each program takes an equal share of the pages that all rows ask for."""
+    if OVERLAP:
+        # Launched while the kernel before may still run: nothing of it is read or overwritten before this.
+        gdc_wait()
+        gdc_launch_dependents()
     offs_row = tl.arange(0, ROWS)
     offs_head = tl.arange(0, HEADS)
     offs_dim = tl.arange(0, DIM)
@@ -258,12 +270,19 @@ def plan(
     skip_below: int = 0,
     dot_dtype: str = "fp8",
     num_sms: Optional[int] = None,
+    overlap: Optional[bool] = None,
 ) -> Launch:
-    """The launch that ``paged_mqa_logits`` runs for these arguments; checks them."""
+    """The launch that ``paged_mqa_logits`` runs for these arguments; checks them.
+
+    ``overlap``: start while the kernel before still runs, and wait for it on the GPU; None: where the device
+    of ``q`` can.
+    """
     _check(q, kv_cache, weights, seq_lens, page_table, max_seq_len, out, dot_dtype)
     config = CONFIGS[dot_dtype]
     sms = sm_count(q.device) if num_sms is None else num_sms
     large = has_large_sms(q.device)
+    if overlap is None:
+        overlap = can_overlap_launches(q.device)
     programs = config.programs_per_large_sm if large else config.programs_per_sm
     if q.shape[2] == 128:
         # Twice the accumulators: no more than two fit an SM.
@@ -292,10 +311,12 @@ def plan(
             ROWS=config.rows,
             DOT_DTYPE=DOT_DTYPES[dot_dtype],
             STAGES=config.num_stages,
+            OVERLAP=overlap,
         ),
         options=dict(
             num_warps=config.num_warps,
             num_stages=config.num_stages,
+            launch_pdl=overlap,
             # What each thread can have while all programs are resident. Left to itself the assembler
             # aims at more programs, and spills for them.
             maxnreg=min(255, SM120.registers_per_sm // threads // 8 * 8),

@@ -19,7 +19,7 @@ Deterministic: which program finishes a row last changes nothing that it compute
 
 from __future__ import annotations
 
-from ctypes import Structure, c_int32, c_int64, c_void_p, sizeof
+from ctypes import Structure, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
@@ -46,16 +46,18 @@ class TopkConfig:
 
     def shared_bytes(self, k: int) -> int:
         """Shared memory of a block: ``Shared`` of topk.cu."""
-        few = min(4 * self.threads, 2048)
-        keys = 2**self.log_tile + 2 * few
+        candidates = 2 * 4 * self.threads
         bins = max(2**self.log_bins, 4 * self.threads)
-        rest = 3 * (self.threads // 32) + 2 * 32 + 8
-        return 4 * (keys + bins + k + rest) + sizeof(_Rows) + 8
+        warps = self.threads // 32
+        rest = 4 + 2 * 32 + 4 + 4 + 3 * warps + self.threads + 9 + 9
+        size = 4 * (candidates + bins + k + rest)
+        return -(-size // 16) * 16
 
 
+# Two programs on an SM are what registers allow without spills, 64 for each thread; K = 1,024 takes more.
 CONFIGS = {
-    k: TopkConfig(threads=512, log_tile=14, log_bins=11, programs_per_sm=1)
-    for k in (512, 1024)
+    512: TopkConfig(threads=512, log_tile=14, log_bins=11, programs_per_sm=2),
+    1024: TopkConfig(threads=512, log_tile=14, log_bins=11, programs_per_sm=1),
 }
 
 
@@ -199,10 +201,18 @@ def plan(
     )
     batch, width = scores.shape
     k = out_page_indices.shape[1]
+    sms = sm_count(scores.device)
+    # Maxima are aligned in any case: their rows are multiples of four integers.
+    aligned = scores.data_ptr() % 16 == 0 and (batch <= 1 or scores.stride(0) % 4 == 0)
+    # A second program on each SM costs its launch, and helps where each has several rows. Where no row is so
+    # long that programs share it, there is one for each row at most.
+    programs = min(CONFIGS[k].programs_per_sm, max(1, -(-batch // sms))) * sms
+    if width <= 2 ** CONFIGS[k].log_tile:
+        programs = max(1, min(programs, batch))
     _check_workspace(checks, workspace, batch, batch * row_maxima(width, k))
     return CudaLaunch(
-        kernel=kernel(k),
-        grid=CONFIGS[k].programs_per_sm * sm_count(scores.device),
+        kernel=kernel(k, aligned),
+        grid=programs,
         block=CONFIGS[k].threads,
         argument=_Rows(
             scores=scores.data_ptr(),
@@ -232,15 +242,18 @@ def plan(
     )
 
 
-def kernel(k: int) -> CudaKernel:
-    """The kernel for K = 512 or 1,024: all that is compiled; every other argument is read at run time."""
+def kernel(k: int, aligned: bool = True) -> CudaKernel:
+    """The kernel for K = 512 or 1,024, for rows that start at multiples of 16 bytes or anywhere: all that is
+    compiled; every other argument is read at run time."""
     config = CONFIGS[k]
     constants = dict(
         K=k,
+        ALIGNED=int(aligned),
         THREADS=config.threads,
         LOG_TILE=config.log_tile,
         LOG_BINS=config.log_bins,
-        PROGRAMS_PER_SM=config.programs_per_sm,
+        # Loads of single keys take more registers.
+        PROGRAMS_PER_SM=config.programs_per_sm if aligned else 1,
         SHARED_BYTES=config.shared_bytes(k),
     )
     return CudaKernel(

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <utility>
@@ -202,11 +203,30 @@ int run(
 
 inline void __syncthreads() { on_cpu::wait(on_cpu::block_barrier, on_cpu::block_size.x); }
 inline void __threadfence() {}
+inline int __syncthreads_or(int mine) {
+  static int any[2], calls;
+  // Two words take turns: one is cleared while the other is read.
+  if (on_cpu::block_barrier.arrived == 0) any[++calls % 2] = 0;
+  any[calls % 2] |= mine;
+  const int word = calls % 2;
+  __syncthreads();
+  return any[word];
+}
 
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __int_as_float(int bits) {
+  float value;
+  memcpy(&value, &bits, 4);
+  return value;
+}
+inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) {
+  for (int i = 0; i < 32; i += 8) sum += (a >> i & 0xff) * (b >> i & 0xff);
+  return sum;
+}
 inline int __clz(unsigned x) { return x ? __builtin_clz(x) : 32; }
 
 template <class T>
@@ -239,6 +259,8 @@ inline int __shfl_up_sync(unsigned, int mine, int step) {
   const int lane = threadIdx.x % 32;
   return int(on_cpu::exchange(mine)[lane < step ? lane : lane - step]);
 }
+
+inline int __shfl_sync(unsigned, int mine, int from) { return int(on_cpu::exchange(mine)[from % 32]); }
 
 inline int __shfl_xor_sync(unsigned, int mine, int mask) {
   const int lane = threadIdx.x % 32;

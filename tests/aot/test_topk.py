@@ -53,18 +53,29 @@ def test_the_shared_memory_that_the_launch_asks_for_is_what_the_kernel_declares(
 
 
 def test_one_kernel_over_lengths_widths_batches_strides_and_pages():
-    """K alone decides what is compiled; everything else is read at run time."""
-    kernels = set()
+    """K and whether rows are aligned decide what is compiled; everything else is read at run time."""
+    kernels = {True: set(), False: set()}
     for batch in (1, 2, 17, 64):
         for width in (64, 600, 2_048, 20_032, 262_208):
-            for changes in (
-                dict(),
-                dict(row_padding=3, offset=1, lens_2d=False),
-                dict(page_size=256, sliced_table=True, raw=False),
+            for aligned, changes in (
+                (True, dict()),
+                (False, dict(row_padding=3, lens_2d=False)),
+                (False, dict(offset=1)),
+                (True, dict(page_size=256, sliced_table=True, raw=False)),
             ):
+                if batch == 1 and "row_padding" in changes:
+                    continue  # one row has no stride
                 lens = (min(width, 600),) * batch
-                kernels.add(launch(512, lens=lens, width=width, **changes).kernel)
-    assert len(kernels) == 1
+                kernels[aligned].add(
+                    launch(512, lens=lens, width=width, **changes).kernel
+                )
+    assert kernels == {True: {topk.kernel(512)}, False: {topk.kernel(512, False)}}
+
+
+def test_rows_that_are_not_aligned_have_a_kernel_that_fits_too():
+    machine = compile_cuda_for(launch(512, row_padding=3), 120)
+    assert machine.stack_bytes == 0
+    assert SM120.blocks_resident(machine.registers, machine.shared, 16) >= 1
 
 
 def test_the_gate_sees_spills():

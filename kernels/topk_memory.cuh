@@ -1,0 +1,185 @@
+// What the top-k's functions share: the arguments of the launch and the shared memory of a block.
+//
+// K, ALIGNED, THREADS, LOG_TILE, LOG_BINS, PROGRAMS_PER_SM and SHARED_BYTES are given by the compiler's
+// command line. ALIGNED: rows of scores start at multiples of 16 bytes.
+// No header of CUDA's is used, so that the run-time compiler needs none and the CPU tests can stand in for
+// the device.
+
+constexpr int TILE = 1 << LOG_TILE;
+constexpr int WARPS = THREADS / 32;
+constexpr int GROUP = TILE / K;
+constexpr int QUADS = TILE / 4 / THREADS;
+constexpr int BINS = 1 << LOG_BINS;
+constexpr int BINS_PER_THREAD = BINS / THREADS;
+constexpr int UNIT = 4 * THREADS;
+constexpr int FEW = UNIT;
+constexpr int RANKED = 32;
+constexpr unsigned ALL = 0xffffffffu;
+constexpr int LOWEST = -2147483647 - 1;
+constexpr int HIGHEST = 2147483647;
+
+constexpr int PARTS = K / THREADS;
+static_assert(PARTS * THREADS == K && PARTS <= 2, "the parts of the threads' quads are K groups of keys");
+static_assert(QUADS % 4 == 0 && QUADS <= 8, "the counts of a thread's quads are bytes of a word or two");
+static_assert(GROUP >= 4 && 128 % GROUP == 0, "a group is some lanes of a warp");
+static_assert(FEW >= K, "the candidates hold the result");
+static_assert(BINS_PER_THREAD % 4 == 0, "the bins of all threads are next to each other");
+static_assert(WARPS <= 32 && RANKED == 32, "one lane for a warp, or for a ranked key");
+
+// The arguments. Strides in elements; `raw` may be null.
+struct Rows {
+  const float* scores;
+  const int* lengths;
+  const int* table;
+  int* out;
+  int* raw;
+  int* arrived;
+  int* maxima;
+  long long stride_scores, stride_length, stride_table, stride_maxima;
+  int batch, width, page_bits, unused;
+
+  __device__ int length(int row) const { return min(__ldg(lengths + row * stride_length), width); }
+};
+
+// The bins of one thread, next to each other.
+struct alignas(16) Bins {
+  unsigned count[BINS_PER_THREAD];
+};
+
+struct Candidate {
+  int key, position;
+};
+
+// A bin of the histogram: its number, the keys in the bins before it, the keys in it.
+struct alignas(16) Bin {
+  int number, before, count, unused;
+};
+
+// A program's part of the long rows, in units: from the first to do to the end, and how many units are before
+// row `row0`.
+struct alignas(16) Share {
+  int work, last, row0, before;
+};
+
+// Which keys a selection goes on with: those above `below`, of a quad that starts at `ties_end` or later
+// those above `below` + 1.
+struct Cut {
+  int below, ties_end;
+
+  __device__ int of_quad(int position) const { return below + (position >= ties_end); }
+};
+
+// Looks for a cut that leaves K to FEW keys, between one that leaves too many and one that leaves too few: by
+// value first and then, among equal keys, by position.
+struct Search {
+  Cut cut;
+  int many;       // keys above this are too many,
+  unsigned span;  // keys this much higher too few
+  int many_keys, few_keys, many_quads, few_quads, tries;
+
+  // `smallest`: of the keys above `cut`, which are `total`; `largest`: of all keys.
+  __device__ void start(int total, int smallest, int largest) {
+    many = smallest - 1;
+    span = unsigned(largest) - unsigned(many);
+    many_keys = total;
+    few_keys = few_quads = tries = 0;
+    many_quads = TILE / 4;
+    // The smallest key is there many times, or else the keys are just many.
+    aim(1);
+  }
+
+  __device__ void advance(int total) {
+    const bool too_many = total > FEW;
+    (too_many ? many_keys : few_keys) = total;
+    if (cut.ties_end != HIGHEST) {
+      (too_many ? many_quads : few_quads) = cut.ties_end / 4;
+    } else {
+      const unsigned step = unsigned(cut.below) - unsigned(many);
+      if (too_many) many = cut.below;
+      span = too_many ? span - step : step;
+    }
+    aim(span / 2);
+  }
+
+  __device__ void aim(unsigned step) {
+    ++tries;
+    if (span > 1) {
+      cut = {many + int(step), HIGHEST};
+      return;
+    }
+    // As if the equal keys were evenly spread, and every other time in the middle.
+    int quads = (few_quads + many_quads) / 2;
+    if (tries % 2) {
+      quads = few_quads + (many_quads - few_quads) * ((K + FEW) / 2 - few_keys) / (many_keys - few_keys);
+      quads = max(few_quads + 1, min(quads, many_quads - 1));
+    }
+    cut = {many, 4 * quads};
+  }
+};
+
+struct Shared {
+  Bins histogram[THREADS];  // zero between selections
+  int4 no_bin;              // right after the last bin: counts the keys that belong in none
+  int4 candidates[FEW / 2];  // of Candidate
+  int chosen[K];
+  long long ranked[RANKED];
+  Bin bin;
+  Share share;
+  int partial[WARPS];
+  int low[WARPS];
+  int high[WARPS];
+  int lengths[THREADS];
+  Search search;
+  int row, length, level, floor, highest;  // of the selection: see `select_row`
+  int next, start, arrived, listed;
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
+
+extern __shared__ int4 shared_memory[];
+
+__device__ int lane() { return threadIdx.x & 31; }
+__device__ int warp() { return threadIdx.x >> 5; }
+__device__ int groups_of(int keys) { return (keys + GROUP - 1) / GROUP; }
+
+// The sums of `values` over this lane and those before it; of bytes as well, as long as none overflows.
+template <int N>
+__device__ void sums_to_lane(const unsigned (&values)[N], unsigned (&sums)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) sums[i] = values[i];
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const unsigned other = __shfl_up_sync(ALL, int(sums[i]), step);
+      if (lane() >= step) sums[i] += other;
+    }
+  }
+}
+
+__device__ int sum_to_lane(int value) {
+  const unsigned values[1] = {unsigned(value)};
+  unsigned sums[1];
+  sums_to_lane(values, sums);
+  return sums[0];
+}
+
+// The sum over the warps before this one, of what lane 31 of each gives; all threads call it.
+__device__ int sum_of_warps_before(Shared& s, int value) {
+  if (lane() == 31) s.partial[warp()] = value;
+  __syncthreads();
+  return __reduce_add_sync(ALL, lane() < warp() ? s.partial[lane()] : 0);
+}
+
+// The sum over all warps, after ``sum_of_warps_before``. The next sum needs a barrier between.
+__device__ int sum_of_warps(const Shared& s) {
+  return __reduce_add_sync(ALL, lane() < WARPS ? s.partial[lane()] : 0);
+}
+
+// Integers in the order of the floats: both zeros are 0, and no float gives LOWEST.
+__device__ int sortable(int bits) { return bits < 0 ? LOWEST - bits : bits; }
+__device__ int4 sortable(int4 bits) {
+  return {sortable(bits.x), sortable(bits.y), sortable(bits.z), sortable(bits.w)};
+}
+__device__ float value_of(int key) { return __int_as_float(key < 0 ? LOWEST - key : key); }
+
+__device__ int largest(int4 keys) { return max(max(keys.x, keys.y), max(keys.z, keys.w)); }
