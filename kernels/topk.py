@@ -6,9 +6,10 @@ maximum per group; the program that finishes a row last selects K groups by thei
 keys again and selects K of those. A row of at most 16,384 keys is selected by one program, and of a row of
 at most K keys no score is read. No program waits for another.
 
-A selection first drops what is below a floor: of the largest of every four neighbours, the K-th. Of the
-few keys left it counts those of an interval that holds the K-th largest in a histogram in shared memory,
-and goes on with the bin that holds it, until that is one value or few keys: one to three rounds.
+A selection keeps its keys in registers and first drops what is below a floor: of the largest of every two
+neighbours, the K-th. Of the few keys left it counts those of an interval that holds the K-th largest in a
+histogram in shared memory, and goes on with the bin that holds it, until that is one value or few keys: one or
+two rounds. No step of it takes longer because keys are sorted or lie together.
 
 CUDA C++ (``topk.cu``), because Triton has no atomics on shared memory: the same plan in Triton, exact too,
 took 1.7 to 2.1 times as long on an H200.
@@ -35,8 +36,8 @@ from .cuda_cpp import CudaKernel, CudaLaunch
 class TopkConfig:
     """Launch shape of the top-k kernel.
 
-    A row of at most 2**``log_tile`` keys is selected by one program, which keeps them in shared memory;
-    2**``log_bins`` is the size of its histograms.
+    A row of at most 2**``log_tile`` keys is selected by one program, which keeps them in registers;
+    2**``log_bins`` is the size of its histogram.
     """
 
     threads: int
