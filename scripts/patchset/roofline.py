@@ -55,9 +55,7 @@ def render() -> str:
 
 
 def _section(kernel: str, title: str, rate: float, rows: list[dict]) -> list[str]:
-    measured = {
-        row["case"]: row for row in rows if row.get("kernel", "indexer") == kernel
-    }
+    measured = {row["case"]: row for row in rows if row["kernel"] == kernel}
     overhead = min(
         row["timings"]["ours"]["median"] - row["floor_us"] for row in measured.values()
     )
