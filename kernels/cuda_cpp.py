@@ -45,7 +45,6 @@ class CudaKernel:
             )
         )
         options = [f"--gpu-architecture=sm_{arch}", "--std=c++17"]
-        options += [f"--include-path={self.source.parent}"]
         options += [f"-D{name}={value}" for name, value in self.constants]
         status = nvrtc.nvrtcCompileProgram(
             program, len(options), [option.encode() for option in options]
