@@ -97,7 +97,8 @@ def random_tensor(each: Tensor, seed: int):
         return torch.ones(each.shape, dtype=kind)
     if last.endswith("base") or last in ("bias", "attn_sink"):
         return torch.zeros(each.shape, dtype=kind)
-    own = torch.Generator().manual_seed(seed * 2**32 + zlib.crc32(each.name.encode()))
+    # torch's CPU generator takes 32 bits of a seed.
+    own = torch.Generator().manual_seed(zlib.crc32(f"{seed} {each.name}".encode()))
     scale = 1.0 if each.name == "embed.weight" else each.shape[-1] ** -0.5
     return (torch.randn(each.shape, generator=own) * scale).to(kind)
 

@@ -1,0 +1,184 @@
+"""The small models of ci/: their tensors, prompts and tokenizer, and the packed checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import random
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from made_wheel import ROOT
+from patchset import references
+
+sys.path.insert(0, str(ROOT / "ci"))
+import slice_model  # noqa: E402
+import smoke_model  # noqa: E402
+from deepseek_v4 import geometry, prompts, tokenizer  # noqa: E402
+from deepseek_v4.tensors import tensors  # noqa: E402
+
+ASSET = ROOT / "ci" / "smoke-model"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory) -> Path:
+    """The smoke model, unpacked by the command that a user runs, in a Python with nothing else."""
+    place = tmp_path_factory.mktemp("models") / "smoke"
+    command = [sys.executable, "-S", str(ROOT / "ci" / "smoke_model.py"), "unpack"]
+    done = subprocess.run([*command, str(place)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def header(file: Path) -> dict:
+    with open(file, "rb") as data:
+        (size,) = struct.unpack("<Q", data.read(8))
+        found = json.loads(data.read(size))
+    found.pop("__metadata__")
+    return found
+
+
+def test_the_checkpoint_has_the_tensors_of_its_geometry(checkpoint):
+    found = {
+        name: (tuple(each["shape"]), each["dtype"])
+        for name, each in header(checkpoint / "model.safetensors").items()
+    }
+    assert found == {
+        each.name: (each.shape, "F32" if each.float32 else "BF16")
+        for each in tensors(geometry.SMOKE)
+    }
+    assert len(found) == 2387
+
+
+def test_the_checkpoint_is_the_one_whose_answers_are_recorded(checkpoint):
+    recording = references.load(ASSET / "expected.json")
+    data = (checkpoint / "model.safetensors").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == recording.checkpoint
+    config = json.loads((checkpoint / "config.json").read_text())
+    assert config == geometry.SMOKE.config()
+
+
+def test_the_recording_covers_every_product_and_both_sides_of_the_selection():
+    recording = references.load(ASSET / "expected.json")
+    of = {each.prompt: each for each in recording.references}
+    for prompt in prompts.products():
+        assert of[prompt.text].text == prompt.answer
+    assert recording.of("products")[0].text == "391"
+    lengths = [each.prompt_tokens for each in recording.references]
+    assert sum(1_900 < n <= 2_048 for n in lengths) >= 2
+    assert sum(n > 2_048 for n in lengths) >= 12
+    asked = {prompt.text for prompt in prompts.recorded()}
+    for each in recording.references:
+        assert each.prompt in asked
+        assert each.prompt_tokens == len(tokenizer.encode(each.prompt))
+        assert each.text == tokenizer.decode(list(each.ids))
+        assert each.ids[-1] == tokenizer.EOS_ID and len(each.gaps) == len(each.ids)
+        assert min(each.gaps) >= smoke_model.LEAST_GAP > recording.tolerance
+
+
+def test_a_damaged_asset_is_refused(tmp_path, monkeypatch, capsys):
+    asset = tmp_path / "asset"
+    shutil.copytree(ASSET, asset)
+    monkeypatch.setattr(smoke_model, "ASSET", asset)
+    (asset / "model.safetensors.xz").write_bytes(lzma.compress(b"other weights"))
+    place = tmp_path / "place"
+    assert smoke_model.main(["unpack", str(place)]) == 1
+    assert "the packed weights are damaged" in capsys.readouterr().err
+    (asset / "model.safetensors.xz").write_bytes(b"no archive")
+    assert smoke_model.main(["unpack", str(place)]) == 1
+    assert not list(place.iterdir())
+
+
+def test_text_goes_through_the_tokenizer_and_back():
+    text = "17*23, na\u00efve \u2713"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    ids = tokenizer.encode(tokenizer.chat("a"))
+    assert ids == [0, 3, 7 + ord("a"), 4, 6]
+
+
+@pytest.mark.parametrize("distractors", [0, 2])
+def test_a_needle_stands_where_it_says(distractors):
+    rng = random.Random(3)
+    made = [
+        prompts.needle(rng, 700, distractors=distractors, early=bool(i % 2))
+        for i in range(20)
+    ]
+    assert len({len(tokenizer.encode(each.text)) for each in made}) == 1
+    for i, each in enumerate(made):
+        ids = tokenizer.encode(each.text)
+        assert tokenizer.decode(ids[each.code_at : each.code_at + 4]) == each.answer
+        assert each.text.count("The code of") == 1 + distractors
+        if i % 2 and not distractors:
+            assert each.code_at < 100
+
+
+def test_prompts_are_the_same_every_time():
+    assert prompts.recorded() == prompts.recorded()
+    assert "17*23" in prompts.products()[0].text
+
+
+def test_a_slice_has_flashs_layers_by_turns():
+    made = geometry.flash_slice(5)
+    assert made.ratios == (0, 4, 128, 4, 128) and made.note == "random"
+    config = made.config()
+    assert (config["hidden_size"], config["num_attention_heads"]) == (4096, 64)
+    assert config["sm120_weights"] == "random"
+    with pytest.raises(ValueError, match="3 layers or more"):
+        geometry.flash_slice(2)
+    narrow = geometry.flash_slice(4, expert_width=512)
+    assert narrow.config()["moe_intermediate_size"] == 512
+
+
+def test_shards_hold_every_tensor_once_in_order():
+    every = list(tensors(geometry.TINY))
+    groups = list(slice_model.shards(every, 100 << 20))
+    assert [each for group in groups for each in group] == every
+    for group in groups:
+        assert len(group) == 1 or sum(each.bytes for each in group) <= 100 << 20
+
+
+def test_random_tensors_depend_on_name_and_seed_alone():
+    torch = pytest.importorskip("torch")
+    every = {each.name: each for each in tensors(geometry.SMOKE)}
+    weight = every["layers.0.attn.wkv.weight"]
+    one = slice_model.random_tensor(weight, 0)
+    assert torch.equal(one, slice_model.random_tensor(weight, 0))
+    assert not torch.equal(one, slice_model.random_tensor(weight, 1))
+    assert one.float().std().item() == pytest.approx(128**-0.5, rel=0.05)
+    norm = slice_model.random_tensor(every["norm.weight"], 0)
+    assert (norm == 1).all() and norm.dtype == torch.bfloat16
+    sink = slice_model.random_tensor(every["layers.0.attn.attn_sink"], 0)
+    assert (sink == 0).all() and sink.dtype == torch.float32
+
+
+def test_a_slice_without_room_is_not_begun(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        slice_model.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0)
+    )
+    words = ["flash", "4", str(tmp_path / "m"), "--weights"]
+    assert slice_model.main(words) == 1
+    assert "take 54.8 GB and 0.0 GB are free" in capsys.readouterr().err
+    assert not list((tmp_path / "m").iterdir())
+
+
+def test_names_go_from_transformers_to_the_official_ones_and_back(checkpoint):
+    pytest.importorskip("transformers")
+    import torch
+    from deepseek_v4 import convert, reference
+    from safetensors.torch import load_file
+
+    stored = load_file(checkpoint / "model.safetensors")
+    model = reference.load(checkpoint, torch.float32)
+    made = convert.official(model.state_dict(), geometry.SMOKE)
+    assert made.keys() == stored.keys()
+    assert all(torch.equal(made[name], stored[name]) for name in stored)
+    table = prompts.products()[:6]
+    for prompt in table:
+        answer = reference.answers_greedily(model, prompt.text, prompt.answer)
+        assert answer.text == prompt.answer
