@@ -1,7 +1,8 @@
 """Recorded answers of the smoke model, and the comparison of a server's answers with them.
 
-Text alone is a coarse test: many broken kernels still give 391. Every one of them moves the gap
-between the two best log-probabilities of some token, so gaps are compared too.
+Text alone is a coarse test: many broken kernels still give 391. They move the gap between the two best
+log-probabilities of most tokens, so gaps are compared too. Rounding moves a few gaps far (another expert
+runs), and the others hardly: so most gaps of a group must be near, and some may be off.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .errors import Exit, Failure
 from .listing import listed
 
 MOST_TOKENS = 12
+SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Recording:
-    """The recorded answers of one checkpoint, and how far a gap may be off."""
+    """The recorded answers of one checkpoint, and how far SHARE of the gaps of a group may be off."""
 
     checkpoint: str
     made_by: str
@@ -133,17 +135,27 @@ def require_alike(
             state="the server was only asked; nothing was changed",
             next="start it with each flag off in turn, to see which path answers wrongly",
         )
-    worst, off = _worst_gap(wanted, heard)
-    if worst > tolerance:
+    off = differences(wanted, heard)
+    typical = off[int(len(off) * SHARE)]
+    if typical > tolerance:
         raise Failure(
             Exit.SERVER,
-            f"the texts are right, but the gap of the two best tokens is off by {worst:.2f}; "
-            f"up to {tolerance:g} is arithmetic, more is a wrong kernel",
-            where=off,
+            f"the texts are right, but a quarter of the gaps between the two best tokens are off by "
+            f"{typical:.2f} or more; up to {tolerance:g} is arithmetic, more is a wrong kernel",
+            where=f"{wanted[0].group}: {len(off)} tokens, half of them off by {off[len(off) // 2]:.2f}",
             state="the server was only asked; nothing was changed",
-            next="start it with each flag off in turn, to see which path moves the gap",
+            next="start it with each flag off in turn, to see which path moves the gaps",
         )
-    return f"{len(wanted)} of {len(wanted)} texts, gaps within {worst:.2f}"
+    return f"{len(wanted)} of {len(wanted)} texts, {SHARE:.0%} of the gaps within {typical:.2f}"
+
+
+def differences(wanted: Sequence[Reference], heard: Sequence[Heard]) -> list[float]:
+    """How far each gap is off, in rising order."""
+    return sorted(
+        abs(found - recorded)
+        for one, answer in zip(wanted, heard)
+        for recorded, found in zip(one.gaps, answer.gaps, strict=True)
+    )
 
 
 def heard_of(item: dict) -> Heard:
@@ -177,19 +189,3 @@ def _ask(server: Server, reference: Reference) -> Heard:
             },
         )
     )
-
-
-def _worst_gap(
-    wanted: Sequence[Reference], heard: Sequence[Heard]
-) -> tuple[float, str]:
-    """The largest difference of a gap, and where it is."""
-    worst, where = 0.0, ""
-    for one, answer in zip(wanted, heard):
-        for place, (recorded, found) in enumerate(zip(one.gaps, answer.gaps)):
-            if abs(found - recorded) > worst:
-                worst = abs(found - recorded)
-                where = (
-                    f"{one.group}, {one.prompt_tokens} tokens, token {place} of {one.text!r}: "
-                    f"recorded {recorded:.2f}, found {found:.2f}"
-                )
-    return worst, where
