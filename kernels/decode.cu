@@ -1,11 +1,11 @@
 // Sparse MLA attention over the paged fp8 caches, in one launch. See decode.py.
 //
-// M_TILES, TILE, STAGES, PROGRAMS_PER_SM and SHARED_BYTES are given by the compiler's command line.
+// M_TILES, TILE, STAGES, DIM_WARPS, PROGRAMS_PER_SM and SHARED_BYTES are given by the compiler's command line.
 //
 // A program gathers TILE keys at a time, as the bytes that they are in the cache, and never widens them in
-// shared memory: operands of the tensor cores are made of them in registers. Scores: warps share the keys
-// and the dims, and add up in shared memory; then each warp has 64 dims of all values. The 64 dims of a warp
-// have one scale per key, which goes to the scores, and for the values to the weights.
+// shared memory: operands of the tensor cores are made of them in registers, as f16, which holds every e4m3.
+// Scores: warps share the keys and the dims, and add up in shared memory; then each warp has 64 dims of all
+// values. Those have one scale per key, which goes to the scores, and for the values to the weights.
 
 #include "ptx.cuh"
 
@@ -18,23 +18,28 @@ constexpr int ROPE = 7;         // the chunk of bf16 dims, without a scale
 constexpr int KEY_BYTES = 576;  // 448 e4m3, 64 bf16
 constexpr int UNITS = KEY_BYTES / 16;
 constexpr int SCALES = 8;  // bytes: seven exponents and a pad
-constexpr int DIM_WARPS = DIM_WARPS_;
 constexpr int CHUNKS = WARPS / DIM_WARPS;  // of a warp, in scores
 constexpr int KEY_WARPS = WARPS / DIM_WARPS;
 constexpr int SCORE_TILES = TILE / KEY_WARPS / 8;
 constexpr int LANES_PER_KEY = THREADS / TILE;
 constexpr int LANES_PER_HEAD = THREADS / HEADS;
 constexpr int KEYS_PER_LANE = TILE / LANES_PER_HEAD;
+constexpr int VECTOR = KEYS_PER_LANE < 4 ? 2 : 4;
 constexpr int PAD = 8;
-constexpr int COLUMNS = HEADS * DIMS / 4;  // of a partial result, four values each
-constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS;
-constexpr int ALONE = 4;  // one program merges up to so many parts
+constexpr int COLUMNS = HEADS * DIMS / 4;              // of a partial result, four values each
+constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS + 4;  // with peaks, sums, and whether its program gave up
+constexpr int GAVE_UP = 1 << 16;
 constexpr int POLLS = 16;
 constexpr unsigned ALL = 0xffffffffu;
 constexpr int UNLIMITED = 0x7fffffff;
 
+// f16 has few exponents. Weights are times 2**7, so that 2**-31 is the smallest; their scales are relative to
+// the largest so far, times 2**8, so that 2**-32 is the smallest.
+constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
+
 static_assert(TILE % 32 == 0 && TILE * LANES_PER_KEY == THREADS, "threads share the keys of a tile");
-static_assert(KEYS_PER_LANE * LANES_PER_HEAD == TILE && KEYS_PER_LANE % 2 == 0, "and its scores");
+static_assert(LANES_PER_KEY % 4 == 0, "and 64 bytes of a key are next to each other");
+static_assert(KEYS_PER_LANE * LANES_PER_HEAD == TILE && KEYS_PER_LANE % VECTOR == 0, "and its scores");
 static_assert(DIMS == WARPS * CHUNK, "a warp has a chunk of the values");
 
 // What is loaded and stored at once.
@@ -47,14 +52,19 @@ struct alignas(8) Pairs {
 struct alignas(8) Scores {
   float first, second;
 };
+template <class T>
+struct alignas(4 * VECTOR) Vector {
+  T of[VECTOR];
+};
 
 // One of the two paged caches, and which of its keys a row attends to.
 struct Cache {
   const unsigned char* pages;
   const int* indices;
   const int* lengths;  // null: the whole width
-  long long page_bytes, stride_indices, stride_length;
-  int width, page_bits;
+  long long stride_indices, stride_length;
+  unsigned page_bytes;
+  int page_bits, width, unused;
 
   __device__ int length(int row) const {
     if (lengths == nullptr || width == 0) return width;
@@ -80,57 +90,64 @@ struct Arguments {
 
 // What programs leave for each other about a row and group that several had: zero between launches.
 struct Counters {
-  int arrived, taken, left;
+  int arrived;  // programs that are done, and GAVE_UP for each of them that does not wait for the others
+  int left;
 };
 
 struct Shared {
   Words tile[STAGES][TILE * UNITS];
-  unsigned long long scales[STAGES][TILE];
+  unsigned char exponents[STAGES][TILE][SCALES];
   float scores[DIM_WARPS][HEADS][TILE + PAD];
-  unsigned weights[HEADS][(TILE + PAD) / 2];     // bf16 pairs
-  unsigned short value_scales[WARPS][TILE];      // bf16, by chunk
+  unsigned weights[HEADS][(TILE + PAD) / 2];  // f16 pairs
+  unsigned short value_scales[WARPS][TILE];   // f16, by chunk
   int valid[STAGES][TILE];
   float rescale[HEADS];
   float peak[HEADS];
   float sum[HEADS];
   int partial[WARPS];
-  int row, begin, ticket;
+  int row, begin;
+  int merges, given_up;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
+static_assert(sizeof(Shared::weights) >= 2 * MAX_PROGRAMS, "merging uses them");
 
 extern __shared__ int4 shared_memory[];
 
 __device__ int lane() { return threadIdx.x & 31; }
 __device__ int warp() { return threadIdx.x >> 5; }
 __device__ float infinity() { return __int_as_float(0x7f800000); }
+__device__ float two_to(int exponent) { return __int_as_float(max(0, exponent + 127) << 23); }
 __device__ int up(int n, int to) { return (n + to - 1) / to; }
 
-// Where 16 bytes of a key are: rows of 36 units would meet in the same banks.
-__device__ int place(int key, int unit) { return key * UNITS + (unit ^ (key >> 1 & 3)); }
+// Units of a key within 64 bytes change places, since keys in order would meet in the same banks.
+__device__ int swizzled(int key, int unit) { return unit ^ (key >> 1 & 3); }
 
 // A point in the list of all tiles: rows one after another, the head groups of a row next to each other.
 struct Cursor {
   int unit, row, group;  // unit: row * groups + group
-  int tile;              // within the row
-  int near, keys;        // of the row: in the first cache, in both
+  int tile, tiles;       // of the row
   int begin;             // tiles in the list before this row and group
-
-  // A row without keys has one tile too: its outputs have to be written.
-  __device__ int tiles() const { return max(1, up(keys, TILE)); }
+  int near, keys;        // of the row: in the first cache, in both
+  const int *near_indices, *far_indices;  // by position among both
 
   __device__ void seek(const Arguments& a, int to) {
     unit = to;
     row = a.groups == 1 ? to : to / a.groups;
     group = to - row * a.groups;
     tile = near = keys = 0;
+    tiles = 1;
     if (row >= a.rows) return;
     near = a.near.length(row);
     keys = near + a.far.length(row);
+    // A row without keys has one tile too: its outputs have to be written.
+    tiles = max(1, up(keys, TILE));
+    near_indices = a.near.indices + row * a.near.stride_indices;
+    far_indices = a.far.indices + row * a.far.stride_indices - near;
   }
 
   __device__ void step(const Arguments& a) {
-    if (++tile < tiles()) return;
-    begin += tiles();
+    if (++tile < tiles) return;
+    begin += tiles;
     seek(a, unit + (a.whole ? gridDim.x : 1));
   }
 };
@@ -185,9 +202,9 @@ __device__ int find_share(Shared& s, const Arguments& a, Cursor& start, int& sha
   }
   __syncthreads();
   start.seek(a, s.row * a.groups);
-  const int group = (first - s.begin) / start.tiles();
+  const int group = (first - s.begin) / start.tiles;
   start.seek(a, s.row * a.groups + group);
-  start.begin = s.begin + group * start.tiles();
+  start.begin = s.begin + group * start.tiles;
   start.tile = first - start.begin;
   return count;
 }
@@ -198,32 +215,35 @@ struct Key {
   bool far;
 };
 
-__device__ Key key_of_thread(const Arguments& a, const Cursor& at, bool some) {
+__device__ Key key_of_thread(const Cursor& at, bool some) {
   const int position = at.tile * TILE + threadIdx.x / LANES_PER_KEY;
   Key key{-1, position >= at.near};
-  if (!some || position >= at.keys) return key;
-  key.index = key.far ? __ldg(a.far.indices + at.row * a.far.stride_indices + position - at.near)
-                      : __ldg(a.near.indices + at.row * a.near.stride_indices + position);
+  if (some && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
   return key;
+}
+
+template <int I>
+__device__ void copy_key(Words* to, const unsigned char* from, int part, bool some) {
+  constexpr int FIRST = I * LANES_PER_KEY;
+  if constexpr (FIRST < UNITS) {
+    if (FIRST + LANES_PER_KEY <= UNITS || FIRST + part < UNITS) copy16_async<FIRST * 16>(to, from, some);
+    copy_key<I + 1>(to, from, part, some);
+  }
 }
 
 // Begin to gather this thread's part of a tile. What isn't a key is zeros, so that a weight of 0 is enough.
 __device__ void gather(Shared& s, const Arguments& a, int stage, Key from) {
   const int key = threadIdx.x / LANES_PER_KEY, part = threadIdx.x % LANES_PER_KEY;
   const bool some = from.index >= 0;
-  const int index = some ? from.index : 0;
+  const unsigned index = some ? from.index : 0;
   const int bits = from.far ? a.far.page_bits : a.near.page_bits;
-  const long long page_bytes = from.far ? a.far.page_bytes : a.near.page_bytes;
-  const unsigned char* page = (from.far ? a.far.pages : a.near.pages) + (index >> bits) * page_bytes;
-  const int slot = index & ((1 << bits) - 1);
-  const unsigned char* bytes = page + slot * KEY_BYTES;
-#pragma unroll
-  for (int i = 0; i < up(UNITS, LANES_PER_KEY); ++i) {
-    const int unit = part + i * LANES_PER_KEY;
-    if (unit < UNITS) copy16_async(&s.tile[stage][place(key, unit)], bytes + unit * 16, some);
-  }
+  const unsigned page_bytes = from.far ? a.far.page_bytes : a.near.page_bytes;
+  const unsigned char* pages = from.far ? a.far.pages : a.near.pages;
+  const unsigned char* page = pages + (unsigned long long)(index >> bits) * page_bytes;
+  const unsigned slot = index & ((1u << bits) - 1);
+  copy_key<0>(&s.tile[stage][key * UNITS + swizzled(key, part)], page + slot * KEY_BYTES + part * 16, part, some);
   if (part == 0) {
-    copy8_async(&s.scales[stage][key], page + (KEY_BYTES << bits) + slot * SCALES, some);
+    copy8_async(s.exponents[stage][key], page + (unsigned(KEY_BYTES) << bits) + slot * SCALES, some);
     s.valid[stage][key] = some;
   }
 }
@@ -248,7 +268,7 @@ __device__ unsigned larger_of_pair(unsigned pair) { return max(pair << 16 & 0x7f
 
 // f16 has the range of q only after a multiplication by the power of two that brings the largest of a
 // head's 64 dims to 2**14: then what is lost is below 2**-38 of it.
-__device__ float to_f16(Words (&pairs)[2]) {
+__device__ float to_f16(Words (&pairs)[2], bool some) {
   unsigned largest = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) largest = max(largest, larger_of_pair(pairs[i / 4].word[i % 4]));
@@ -259,9 +279,10 @@ __device__ float to_f16(Words (&pairs)[2]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     unsigned& pair = pairs[i / 4].word[i % 4];
-    pair = f16_pair(__int_as_float(int(pair << 16)) * up_by, __int_as_float(int(pair & 0xffff0000u)) * up_by);
+    const float first = __int_as_float(int(pair << 16)), second = __int_as_float(int(pair & 0xffff0000u));
+    pair = some ? f16_pair(first * up_by, second * up_by) : pair;
   }
-  return __int_as_float((254 - exponent) << 23);
+  return some ? __int_as_float((254 - exponent) << 23) : 1.0f;
 }
 
 __device__ void load_query(const Arguments& a, const Cursor& at, Query& q) {
@@ -278,8 +299,7 @@ __device__ void load_query(const Arguments& a, const Cursor& at, Query& q) {
       for (int half = 0; half < 2; ++half) {
         const int head = 16 * m + 8 * half + row;
         Words pairs[2] = {load_q(a, at, head, first), load_q(a, at, head, second)};
-        const float down_by = rope ? 1.0f : to_f16(pairs);
-        q.factor[c][m][half] = down_by * a.scale_log2;
+        q.factor[c][m][half] = to_f16(pairs, !rope) * a.scale_log2;
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
           q.operand[c][step][m][half] = pairs[step / 2].word[step % 2 * 2];
@@ -290,24 +310,25 @@ __device__ void load_query(const Arguments& a, const Cursor& at, Query& q) {
   }
 }
 
-// This warp's part of the scores: its dims of its keys.
+// This warp's part of the scores: its dims of its keys. `HAS_ROPE`: the last of its chunks is the bf16 one.
+template <bool HAS_ROPE>
 __device__ void add_scores(Shared& s, int stage, const Query& q) {
-  const int row = lane() / 4, j = lane() % 4, dims = warp() / KEY_WARPS;
-  const Words* tile = s.tile[stage];
+  const int row = lane() / 4, j = lane() % 4;
+  const int first_key = warp() % KEY_WARPS * SCORE_TILES * 8, first_chunk = warp() / KEY_WARPS * CHUNKS;
+  const Words* bytes = &s.tile[stage][(first_key + row) * UNITS + first_chunk * 4 + swizzled(row, j)];
+  const unsigned char* exponents = s.exponents[stage][first_key + 2 * j] + first_chunk;
+  float* to = &s.scores[warp() / KEY_WARPS][row][first_key + 2 * j];
 #pragma unroll
   for (int n = 0; n < SCORE_TILES; ++n) {
-    const int keys = (warp() % KEY_WARPS * SCORE_TILES + n) * 8;
-    const int key = keys + row;
     float scores[M_TILES][4] = {};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-      const int chunk = dims * CHUNKS + c;
       float products[M_TILES][4] = {};
       float scale[2] = {1.0f, 1.0f};
-      if (c == CHUNKS - 1 && chunk == ROPE) {
+      if (HAS_ROPE && c == CHUNKS - 1) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const Words pairs = tile[place(key, 4 * ROPE + 4 * half + j)];
+          const Words pairs = bytes[8 * n * UNITS + 4 * (c + half)];
 #pragma unroll
           for (int step = 0; step < 2; ++step) {
 #pragma unroll
@@ -318,16 +339,16 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
           }
         }
       } else {
-        const Words bytes = tile[place(key, 4 * chunk + j)];
+        const Words four = bytes[8 * n * UNITS + 4 * c];
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          const unsigned low = f16_of_e4m3(bytes.word[step]), high = f16_of_e4m3(bytes.word[step] >> 16);
+          unsigned low, high;
+          f16_of_e4m3(four.word[step], low, high);
 #pragma unroll
           for (int m = 0; m < M_TILES; ++m) multiply_f16(products[m], q.operand[c][step][m], low, high);
         }
-        const unsigned char* exponents = reinterpret_cast<const unsigned char*>(&s.scales[stage][keys + 2 * j]);
-        scale[0] = __int_as_float(exponents[chunk] << 23);
-        scale[1] = __int_as_float(exponents[chunk + SCALES] << 23);
+        scale[0] = __int_as_float(exponents[8 * n * SCALES + c] << 23);
+        scale[1] = __int_as_float(exponents[(8 * n + 1) * SCALES + c] << 23);
       }
 #pragma unroll
       for (int m = 0; m < M_TILES; ++m) {
@@ -339,14 +360,15 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
     for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float* to = &s.scores[dims][16 * m + 8 * half + row][keys + 2 * j];
-        *reinterpret_cast<Scores*>(to) = {scores[m][2 * half], scores[m][2 * half + 1]};
+        *reinterpret_cast<Scores*>(to + (16 * m + 8 * half) * (TILE + PAD) + 8 * n) = {
+            scores[m][2 * half], scores[m][2 * half + 1]};
       }
     }
   }
 }
 
-// The running softmax of one head, kept by all the threads that share it.
+// The running softmax of one head, kept by all the threads that share it: the largest score, and the sum of the
+// weights relative to it.
 struct Softmax {
   float peak, sum;
 };
@@ -358,104 +380,143 @@ __device__ void weigh(Shared& s, int stage, Softmax& so_far) {
   float score[KEYS_PER_LANE];
   float peak = so_far.peak;
 #pragma unroll
-  for (int i = 0; i < KEYS_PER_LANE; i += 2) {
-    Scores sum{};
+  for (int i = 0; i < KEYS_PER_LANE; i += VECTOR) {
+    Vector<float> parts[DIM_WARPS];
 #pragma unroll
     for (int part = 0; part < DIM_WARPS; ++part) {
-      const Scores more = *reinterpret_cast<const Scores*>(&s.scores[part][head][key + i]);
-      sum = {sum.first + more.first, sum.second + more.second};
+      parts[part] = *reinterpret_cast<const Vector<float>*>(&s.scores[part][head][key + i]);
     }
-    score[i] = s.valid[stage][key + i] ? sum.first : -infinity();
-    score[i + 1] = s.valid[stage][key + i + 1] ? sum.second : -infinity();
-    peak = fmaxf(peak, fmaxf(score[i], score[i + 1]));
+    const Vector<int> valid = *reinterpret_cast<const Vector<int>*>(&s.valid[stage][key + i]);
+#pragma unroll
+    for (int n = 0; n < VECTOR; ++n) {
+      float sum = parts[0].of[n];
+#pragma unroll
+      for (int part = 1; part < DIM_WARPS; ++part) sum += parts[part].of[n];
+      score[i + n] = valid.of[n] ? sum : -infinity();
+      peak = fmaxf(peak, score[i + n]);
+    }
   }
 #pragma unroll
   for (int step = LANES_PER_HEAD / 2; step > 0; step /= 2) peak = fmaxf(peak, __shfl_xor_sync(ALL, peak, step));
   const float base = peak == -infinity() ? 0.0f : peak;
-  const float rescale = power_of_2(so_far.peak - base);
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < KEYS_PER_LANE; i += 2) {
-    const float first = power_of_2(score[i] - base), second = power_of_2(score[i + 1] - base);
+    const float first = power_of_2(score[i] - base + WEIGHT_BITS);
+    const float second = power_of_2(score[i + 1] - base + WEIGHT_BITS);
     sum += first + second;
-    s.weights[head][(key + i) / 2] = bf16_pair(first, second);
+    s.weights[head][(key + i) / 2] = f16_pair(first, second);
   }
 #pragma unroll
   for (int step = LANES_PER_HEAD / 2; step > 0; step /= 2) sum += __shfl_xor_sync(ALL, sum, step);
+  const float rescale = power_of_2(so_far.peak - base);
   so_far = {peak, so_far.sum * rescale + sum};
   if (threadIdx.x % LANES_PER_HEAD == 0) {
     s.rescale[head] = rescale;
     s.peak[head] = peak;
     s.sum[head] = so_far.sum;
   }
-  // Scales of values, times 2**64: the values are too small by 2**120, since widening an e4m3 to bf16 leaves
-  // its exponent as it is. An exponent too large for that gives infinity.
+}
+
+// The weighted sums of a warp's 64 dims, in units of 2**(top - 127 - SCALE_BITS). Tiles 2u and 2u + 1 are dims
+// 16u to 16u + 15: the even and the odd ones of e4m3, the first and the last eight of bf16.
+struct Values {
+  float sum[M_TILES][8][4];
+  int top;
+};
+
+// Scales of this warp's values, relative to the largest so far; returns what that changes for the sums.
+__device__ float scale_values(Shared& s, int stage, Values& values) {
+  int exponent[TILE / 32], top = values.top;
 #pragma unroll
-  for (int i = threadIdx.x; i < WARPS * TILE; i += THREADS) {
-    const int chunk = i / TILE, at = i % TILE;
-    const int exponent = int(s.scales[stage][at] >> (8 * chunk)) & 255;
-    s.value_scales[chunk][at] = chunk == ROPE ? 0x3f80 : min(exponent + 64, 255) << 7;
+  for (int i = 0; i < TILE / 32; ++i) {
+    exponent[i] = s.exponents[stage][32 * i + lane()][warp()];
+    top = max(top, exponent[i]);
   }
+  top = __reduce_max_sync(ALL, top);
+#pragma unroll
+  for (int i = 0; i < TILE / 32; ++i) {
+    const int field = exponent[i] - top + SCALE_BITS + 15;
+    s.value_scales[warp()][32 * i + lane()] = field > 0 ? field << 10 : 0x400 >> min(1 - field, 31);
+  }
+  __syncwarp();
+  const float change = two_to(values.top - top);
+  values.top = top;
+  return change;
 }
 
-// Of four e4m3 numbers the first and third, or the second and fourth, as a pair of bf16 that is 2**-120 of it.
-__device__ unsigned even_values(unsigned bytes) {
-  return (bytes << 8 & 0x80008000u) | (bytes << 4 & 0x07f007f0u);
-}
-__device__ unsigned odd_values(unsigned bytes) { return (bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u); }
-
-// The weighted sums of a warp's 64 dims. Tiles 2u and 2u + 1 are dims 16u to 16u + 15: the even and the odd
-// ones of e4m3, the first and the last eight of bf16.
-using Values = float[M_TILES][8][4];
-
-__device__ void add_values(const Shared& s, int stage, Values& values) {
+template <bool IS_ROPE>
+__device__ void add_values(Shared& s, int stage, Values& values) {
   const int row = lane() / 4, j = lane() % 4;
   const int matrix_row = lane() % 16, matrix_unit = lane() / 16;
+  const float change = IS_ROPE ? 1.0f : scale_values(s, stage, values);
+  float rescale[M_TILES][2];
+  bool same = true;
 #pragma unroll
   for (int m = 0; m < M_TILES; ++m) {
-    const float rescale[2] = {s.rescale[16 * m + row], s.rescale[16 * m + 8 + row]};
 #pragma unroll
-    for (int tile = 0; tile < 8; ++tile) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) values[m][tile][i] *= rescale[i / 2];
+    for (int half = 0; half < 2; ++half) {
+      rescale[m][half] = s.rescale[16 * m + 8 * half + row] * change;
+      same = same && rescale[m][half] == 1.0f;
     }
   }
+  if (!__all_sync(ALL, same)) {
+#pragma unroll
+    for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+      for (int tile = 0; tile < 8; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) values.sum[m][tile][i] *= rescale[m][i / 2];
+      }
+    }
+  }
+  const Words* tile = &s.tile[stage][matrix_row * UNITS + 4 * warp()];
+  const Words* units[2] = {tile + swizzled(matrix_row, matrix_unit), tile + swizzled(matrix_row, matrix_unit + 2)};
+  const unsigned* from = &s.weights[matrix_row][4 * matrix_unit];
+  const unsigned short* scales = &s.value_scales[warp()][2 * j];
 #pragma unroll
   for (int keys = 0; keys < TILE; keys += 16) {
     unsigned weights[M_TILES][4];
-    const unsigned* scales = reinterpret_cast<const unsigned*>(&s.value_scales[warp()][keys]);
-    const unsigned scale[2] = {scales[j], scales[j + 4]};
 #pragma unroll
-    for (int m = 0; m < M_TILES; ++m) {
-      load_matrices(weights[m], &s.weights[16 * m + matrix_row][keys / 2 + 4 * matrix_unit]);
+    for (int m = 0; m < M_TILES; ++m) load_matrices(weights[m], from + 16 * m * ((TILE + PAD) / 2) + keys / 2);
+    if constexpr (IS_ROPE) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) weights[m][i] = product_bf16(weights[m][i], scale[i / 2]);
-    }
-    const int key = keys + matrix_row;
-    if (warp() == ROPE) {
+      for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) weights[m][i] = bf16_of_f16(weights[m][i]);
+      }
 #pragma unroll
       for (int tile = 0; tile < 8; tile += 2) {
         unsigned pairs[4];
-        load_matrices_transposed(pairs, &s.tile[stage][place(key, 4 * ROPE + tile + matrix_unit)]);
+        load_matrices_transposed(pairs, units[tile / 2 % 2] + keys * UNITS + tile / 4 * 4);
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
-          multiply_bf16(values[m][tile], weights[m], pairs[0], pairs[1]);
-          multiply_bf16(values[m][tile + 1], weights[m], pairs[2], pairs[3]);
+          multiply_bf16(values.sum[m][tile], weights[m], pairs[0], pairs[1]);
+          multiply_bf16(values.sum[m][tile + 1], weights[m], pairs[2], pairs[3]);
         }
       }
     } else {
+      const unsigned scale[2] = {*reinterpret_cast<const unsigned*>(scales + keys),
+                                 *reinterpret_cast<const unsigned*>(scales + keys + 8)};
 #pragma unroll
-      for (int unit = 0; unit < 4; unit += 2) {
+      for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) weights[m][i] = product_f16(weights[m][i], scale[i / 2]);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
         unsigned bytes[4];
-        load_matrices_transposed(bytes, &s.tile[stage][place(key, 4 * warp() + unit + matrix_unit)]);
+        load_matrices_transposed(bytes, units[half] + keys * UNITS);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const unsigned even[2] = {even_values(bytes[2 * i]), even_values(bytes[2 * i + 1])};
-          const unsigned odd[2] = {odd_values(bytes[2 * i]), odd_values(bytes[2 * i + 1])};
+          // A word has two dims of one key and the same dims of the next.
+          unsigned even[2], odd[2];
+          f16_of_e4m3(chosen_bytes<0x3120>(bytes[2 * i], 0), even[0], odd[0]);
+          f16_of_e4m3(chosen_bytes<0x3120>(bytes[2 * i + 1], 0), even[1], odd[1]);
 #pragma unroll
           for (int m = 0; m < M_TILES; ++m) {
-            multiply_bf16(values[m][2 * (unit + i)], weights[m], even[0], even[1]);
-            multiply_bf16(values[m][2 * (unit + i) + 1], weights[m], odd[0], odd[1]);
+            multiply_f16(values.sum[m][4 * half + 2 * i], weights[m], even[0], even[1]);
+            multiply_f16(values.sum[m][4 * half + 2 * i + 1], weights[m], odd[0], odd[1]);
           }
         }
       }
@@ -464,40 +525,65 @@ __device__ void add_values(const Shared& s, int stage, Values& values) {
 }
 
 // Four sums that one thread of a warp has: those of one head in tiles 2u and 2u + 1. A partial result is a
-// list of such columns in the order [k][thread], k counting m, u and half.
+// list of such columns in the order [k][thread], k counting m, half and u.
 struct alignas(16) Column {
   float value[4];
+
+  __device__ void multiply(float factor) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) value[i] *= factor;
+  }
 };
 
 __device__ Column column_of(const Values& values, int k) {
-  const int m = k / 8, u = k / 2 % 4, half = k % 2;
-  const float factor = warp() == ROPE ? 1.0f : 0x1p56f;
-  return {values[m][2 * u][2 * half] * factor, values[m][2 * u][2 * half + 1] * factor,
-          values[m][2 * u + 1][2 * half] * factor, values[m][2 * u + 1][2 * half + 1] * factor};
+  const int m = k / 8, half = k / 4 % 2, u = k % 4;
+  const float(&first)[4] = values.sum[m][2 * u];
+  const float(&second)[4] = values.sum[m][2 * u + 1];
+  Column column{first[2 * half], first[2 * half + 1], second[2 * half], second[2 * half + 1]};
+  column.multiply(warp() == ROPE ? 1.0f : two_to(values.top - 127 - SCALE_BITS));
+  return column;
 }
-__device__ int head_of(int k, int thread) { return k / 8 * 16 + k % 2 * 8 + thread % 32 / 4; }
+__device__ int head_of(int k, int thread) { return k / 4 * 8 + thread % 32 / 4; }
 
-// A column, divided by the sum of the weights and the sink's, to the output; of a head's first also the lse.
-__device__ void write(const Arguments& a, const Cursor& at, int k, int thread, Column column, Softmax total) {
-  const int head = at.group * HEADS + head_of(k, thread);
-  if (head >= a.heads) return;
-  const int j = thread % 4, chunk = thread / 32, u = k / 2 % 4;
-  const long long line = (long long)at.row * a.heads + head;
-  float weight = total.sum;
-  if (a.sink) weight += power_of_2(__ldg(a.sink + head) * 1.44269504f - total.peak);
-  const float factor = total.sum == 0 ? 0.0f : 1.0f / weight;
-  float* v = column.value;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) v[i] = total.sum == 0 ? 0.0f : v[i] * factor;
-  unsigned* out = reinterpret_cast<unsigned*>(a.out + line * DIMS + chunk * CHUNK + 16 * u);
+// One over the sum of a head's weights and the sink's; 0 without any key.
+__device__ float one_over(const Arguments& a, int head, Softmax total) {
+  float sum = total.sum;
+  if (a.sink) sum += power_of_2(__ldg(a.sink + head) * 1.44269504f - total.peak + WEIGHT_BITS);
+  return total.sum == 0 ? 0.0f : reciprocal(sum);
+}
+
+__device__ float lse_of(Softmax total) {
+  return total.sum == 0 ? -infinity() : (total.peak + log_2(total.sum) - WEIGHT_BITS) * 0.693147181f;
+}
+
+__device__ void write(unsigned short* out, int k, int thread, const Column& column) {
+  const int j = thread % 4, chunk = thread / 32, u = k % 4;
+  const float* v = column.value;
+  unsigned* to = reinterpret_cast<unsigned*>(out + chunk * CHUNK + 16 * u);
   if (chunk == ROPE) {
-    out[j] = bf16_pair(v[0], v[1]);
-    out[j + 4] = bf16_pair(v[2], v[3]);
+    to[j] = bf16_pair(v[0], v[1]);
+    to[j + 4] = bf16_pair(v[2], v[3]);
   } else {
-    reinterpret_cast<Pairs*>(out)[j] = {bf16_pair(v[0], v[2]), bf16_pair(v[1], v[3])};
+    reinterpret_cast<Pairs*>(to)[j] = {bf16_pair(v[0], v[2]), bf16_pair(v[1], v[3])};
   }
-  if (chunk == 0 && u == 0 && j == 0) {
-    a.lse[line] = total.sum == 0 ? -infinity() : (total.peak + log_2(total.sum)) * 0.693147181f;
+}
+
+// The outputs of a row and group that was this program's alone.
+__device__ void write_result(const Shared& s, const Arguments& a, const Cursor& at, const Values& values) {
+#pragma unroll
+  for (int rows = 0; rows < 2 * M_TILES; ++rows) {
+    const int in_group = head_of(4 * rows, threadIdx.x), head = at.group * HEADS + in_group;
+    if (head >= a.heads) continue;
+    const long long line = (long long)at.row * a.heads + head;
+    const Softmax total{s.peak[in_group], s.sum[in_group]};
+    const float factor = one_over(a, head, total);
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      Column column = column_of(values, 4 * rows + u);
+      column.multiply(factor);
+      write(a.out + line * DIMS, 4 * rows + u, threadIdx.x, column);
+    }
+    if (threadIdx.x % 4 == 0 && warp() == 0) a.lse[line] = lse_of(total);
   }
 }
 
@@ -506,12 +592,16 @@ struct Shares {
   int first, count;
 
   __device__ Shares(const Cursor& at, int share)
-      : first(at.begin / share), count((at.begin + at.tiles() - 1) / share - first + 1) {}
+      : first(at.begin / share), count((at.begin + at.tiles - 1) / share - first + 1) {}
 
   // A program has at most one that began before its share and one that ends after.
   __device__ float* partial(const Arguments& a, int part) const {
     return a.partials + (2ll * (first + part) + (part == 0)) * PARTIAL;
   }
+  __device__ int* gave_up(const Arguments& a, int part) const {
+    return reinterpret_cast<int*>(partial(a, part) + 2 * HEADS);
+  }
+  __device__ float* columns(const Arguments& a, int part) const { return partial(a, part) + 2 * HEADS + 4; }
 };
 
 struct Merged {
@@ -520,7 +610,7 @@ struct Merged {
 };
 static_assert(sizeof(Shared::scores) >= THREADS * sizeof(Merged), "merging uses them");
 
-__device__ void merge(Merged& into, const Column& column, Softmax other) {
+__device__ void merge(Merged& into, Column column, Softmax other) {
   const float peak = fmaxf(into.total.peak, other.peak);
   const float base = peak == -infinity() ? 0.0f : peak;
   const float old = power_of_2(into.total.peak - base), fresh = power_of_2(other.peak - base);
@@ -529,31 +619,35 @@ __device__ void merge(Merged& into, const Column& column, Softmax other) {
   into.total = {peak, into.total.sum * old + other.sum * fresh};
 }
 
-// One slice of the columns over all parts, which threads share if there are more than columns. Always in the
-// same order, whichever program does it.
-__device__ void merge_slice(Shared& s, const Arguments& a, const Cursor& at, Shares shares, int slice, int columns) {
+// One slice of the columns, there are as many as parts, over all parts; threads share the parts if there are
+// more threads than columns. Always in the same order, whichever program does it.
+__device__ __noinline__ void merge_slice(
+    Shared& s, const Arguments& a, int row, int group, Shares shares, int slice) {
+  const int columns = up(COLUMNS, shares.count);
   const int together = max(1, THREADS / columns);
-  const int member = threadIdx.x / columns;
+  const int member = columns < THREADS ? threadIdx.x / columns : 0;
+  const int end = min(COLUMNS, (slice + 1) * columns);
   Merged* merged = reinterpret_cast<Merged*>(s.scores);
 #pragma unroll 1
-  for (int i = threadIdx.x % columns; i < columns; i += THREADS) {
+  for (int i = threadIdx.x - member * columns; i < columns; i += THREADS) {
     const int column = slice * columns + i;
-    const int k = column / THREADS, thread = column % THREADS, head = head_of(k, thread);
+    const bool mine = column < end && member < together;
+    const int k = column / THREADS, thread = column % THREADS, in_group = head_of(k, thread);
     Merged sum{{}, {-infinity(), 0.0f}};
 #pragma unroll 1
-    for (int part = member; part < shares.count; part += 4 * together) {
+    for (int part = member; mine && part < shares.count; part += 4 * together) {
       Column values[4];
       Softmax softmax[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        const float* from = shares.partial(a, part + n * together);
         softmax[n] = {-infinity(), 0.0f};
         values[n] = {};
-        if (part + n * together < shares.count) {
-          softmax[n] = {__ldcg(from + head), __ldcg(from + HEADS + head)};
-          const float4 four = __ldcg(reinterpret_cast<const float4*>(from + 2 * HEADS) + column);
-          values[n] = {four.x, four.y, four.z, four.w};
-        }
+        const int other = part + n * together;
+        if (other >= shares.count) continue;
+        const float* from = shares.partial(a, other);
+        softmax[n] = {__ldcg(from + in_group), __ldcg(from + HEADS + in_group)};
+        const float4 four = __ldcg(reinterpret_cast<const float4*>(shares.columns(a, other)) + column);
+        values[n] = {four.x, four.y, four.z, four.w};
       }
 #pragma unroll
       for (int n = 0; n < 4; ++n) merge(sum, values[n], softmax[n]);
@@ -566,45 +660,66 @@ __device__ void merge_slice(Shared& s, const Arguments& a, const Cursor& at, Sha
         merge(sum, other.column, other.total);
       }
     }
-    if (member == 0) write(a, at, k, thread, sum.column, sum.total);
+    const int head = group * HEADS + in_group;
+    if (!mine || member > 0 || head >= a.heads) continue;
+    const long long line = (long long)row * a.heads + head;
+    sum.column.multiply(one_over(a, head, sum.total));
+    write(a.out + line * DIMS, k, thread, sum.column);
+    if (thread / 32 == 0 && k % 4 == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum.total);
   }
   __syncthreads();
 }
 
-// Leave this program's part. The last to arrive finds all parts there and merges them; of many parts it
-// merges slices, and programs that have nothing else to do take slices too. None depends on another.
-__device__ void share_result(
-    Shared& s, const Arguments& a, const Cursor& at, int share, const Values& values, bool may_wait) {
-  const Shares shares(at, share);
-  float* partial = shares.partial(a, blockIdx.x - shares.first);
-#pragma unroll
-  for (int k = 0; k < COLUMNS / THREADS; ++k) {
-    reinterpret_cast<Column*>(partial + 2 * HEADS)[k * THREADS + threadIdx.x] = column_of(values, k);
+// Count this program as arrived, and wait a while for the others if it has nothing else to do. Sets in
+// `merges` whether it merges its own slice, and in `given_up` how many others: whoever doesn't wait leaves
+// its slice to the last to arrive. So no program depends on another that has not begun.
+__device__ void arrive(Shared& s, Counters* counters, int* gave_up, int count, bool waits) {
+  *gave_up = !waits;
+  const int mine = waits ? 1 : 1 + GAVE_UP;
+  const int before = add_and_order(&counters->arrived, mine);
+  const bool last = before % GAVE_UP == count - 1;
+  bool all = last;
+  for (int i = 0; waits && !all && i < POLLS; ++i) {
+    all = load_and_order(&counters->arrived) % GAVE_UP == count;
   }
+  if (waits && !all) {
+    *gave_up = true;
+    all = add_and_order(&counters->arrived, GAVE_UP) % GAVE_UP == count;
+  }
+  s.merges = last || (waits && all);
+  s.given_up = last ? before / GAVE_UP : 0;
+}
+
+// Leave this program's part of a row and group, and merge what is left to it.
+__device__ void share_result(
+    Shared& s, const Arguments& a, const Cursor& at, int share, const Values& values, bool waits) {
+  const Shares shares(at, share);
+  const int mine = blockIdx.x - shares.first;
+  Column* columns = reinterpret_cast<Column*>(shares.columns(a, mine));
+#pragma unroll
+  for (int k = 0; k < COLUMNS / THREADS; ++k) columns[k * THREADS + threadIdx.x] = column_of(values, k);
   if (threadIdx.x < HEADS) {
+    float* partial = shares.partial(a, mine);
     partial[threadIdx.x] = s.peak[threadIdx.x];
     partial[HEADS + threadIdx.x] = s.sum[threadIdx.x];
   }
   Counters* counters = reinterpret_cast<Counters*>(a.counters) + shares.first;
-  int slices = 1;
-  while (shares.count > ALONE && slices < min(shares.count, 256)) slices *= 2;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    bool all = add_and_order(&counters->arrived, 1) == shares.count - 1;
-    for (int i = 0; i < POLLS && !all && may_wait && slices > 1; ++i) {
-      all = load_and_order(&counters->arrived) == shares.count;
+  if (threadIdx.x == 0) arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
+  __syncthreads();
+  if (s.merges) {
+    const int given_up = s.given_up;
+    unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
+    merge_slice(s, a, at.row, at.group, shares, mine);
+    if (given_up > 0) {
+      if (threadIdx.x == 0) s.given_up = 0;
+      __syncthreads();
+      for (int part = threadIdx.x; part < shares.count; part += THREADS) {
+        if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
+      }
+      __syncthreads();
+      for (int i = 0; i < given_up; ++i) merge_slice(s, a, at.row, at.group, shares, parts[i]);
     }
-    s.ticket = !all ? slices : slices > 1 ? atomicAdd(&counters->taken, 1) : 0;
-  }
-  __syncthreads();
-  for (int slice = s.ticket; slice < slices;) {
-    int next = slices;
-    if (threadIdx.x == 0 && slices > 1) next = atomicAdd(&counters->taken, 1);
-    merge_slice(s, a, at, shares, slice, COLUMNS / slices);
-    if (threadIdx.x == 0) s.ticket = next;
-    __syncthreads();
-    slice = s.ticket;
-    __syncthreads();
   }
   if (threadIdx.x == 0 && atomicAdd(&counters->left, 1) == shares.count - 1) *counters = {};
 }
@@ -627,7 +742,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
   Key keys[STAGES];
 #pragma unroll
   for (int i = 0; i < STAGES; ++i) {
-    keys[i] = key_of_thread(a, ahead, left_ahead-- > 0);
+    keys[i] = key_of_thread(ahead, left_ahead-- > 0);
     ahead.step(a);
   }
 #pragma unroll
@@ -651,27 +766,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
       // Where the tile before this one was.
       gather(s, a, stage == 0 ? STAGES - 1 : stage - 1, next);
       end_copy_group();
-      next = key_of_thread(a, ahead, left_ahead-- > 0);
+      next = key_of_thread(ahead, left_ahead-- > 0);
       ahead.step(a);
 
-      add_scores(s, stage, q);
+      if (warp() / KEY_WARPS == DIM_WARPS - 1) {
+        add_scores<true>(s, stage, q);
+      } else {
+        add_scores<false>(s, stage, q);
+      }
       __syncthreads();
       weigh(s, stage, softmax);
       __syncthreads();
-      add_values(s, stage, values);
+      if (warp() == ROPE) {
+        add_values<true>(s, stage, values);
+      } else {
+        add_values<false>(s, stage, values);
+      }
 
       stage = stage + 1 == STAGES ? 0 : stage + 1;
-      row_ends = work.tile + 1 == work.tiles();
+      row_ends = work.tile + 1 == work.tiles;
       last = --left == 0;
       if (row_ends || last) break;
       ++work.tile;
     }
     if (row_ends && first_tile == 0) {
-#pragma unroll
-      for (int k = 0; k < COLUMNS / THREADS; ++k) {
-        const int head = head_of(k, threadIdx.x);
-        write(a, work, k, threadIdx.x, column_of(values, k), {s.peak[head], s.sum[head]});
-      }
+      write_result(s, a, work, values);
     } else {
       share_result(s, a, work, share, values, last);
     }

@@ -25,6 +25,7 @@ from typing import Optional
 
 import torch
 
+from .checks import Checks
 from .config import has_large_sms, sm_count
 from .cuda_cpp import CudaKernel, CudaLaunch
 
@@ -32,7 +33,9 @@ DIMS = 512
 KEY_BYTES = 576
 SCALE_BYTES = 8
 THREADS = 256
-COUNTERS = 3
+COUNTERS = 2
+# Programs of a launch: as many as may share one row.
+MAX_PROGRAMS = 512
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,18 @@ class DecodeConfig:
     @property
     def partial_values(self) -> int:
         """Floats of a partial result: ``PARTIAL`` of decode.cu."""
-        return self.heads * (DIMS + 2)
+        return self.heads * (DIMS + 2) + 4
+
+    def programs(self, device: torch.device) -> int:
+        """Programs that ``device`` runs at once."""
+        return min(self.programs_per_sm * sm_count(device), MAX_PROGRAMS)
 
     def shared_bytes(self) -> int:
         """Shared memory of a block: ``Shared`` of decode.cu."""
         stage = self.tile * (KEY_BYTES + SCALE_BYTES + 4)
         padded = self.tile + 8
         heads = self.heads * (padded * (4 * self.dim_warps + 2) + 3 * 4)
-        rest = 2 * 8 * self.tile + 4 * (8 + 3)
+        rest = 2 * 8 * self.tile + 4 * (8 + 4)
         return -(-(self.stages * stage + heads + rest) // 16) * 16
 
 
@@ -91,9 +98,8 @@ class _Cache(Structure):
 
     _fields_ = [
         *((name, c_void_p) for name in ("pages", "indices", "lengths")),
-        *((f"{name}", c_int64) for name in ("page_bytes", "stride_indices")),
-        ("stride_length", c_int64),
-        *((name, c_int32) for name in ("width", "page_bits")),
+        *((f"stride_{name}", c_int64) for name in ("indices", "length")),
+        *((name, c_int32) for name in ("page_bytes", "page_bits", "width", "unused")),
     ]
 
 
@@ -123,7 +129,7 @@ def decode_workspace(heads: int, device: torch.device | str) -> DecodeWorkspace:
     """
     device = torch.device(device)
     config = config_for(heads, device)
-    programs = config.programs_per_sm * sm_count(device)
+    programs = config.programs(device)
     return DecodeWorkspace(
         partials=torch.empty(
             programs * 2 * config.partial_values, dtype=torch.float32, device=device
@@ -171,7 +177,8 @@ def sparse_mla_decode(
 
     Returns ``out`` and ``lse``, the logarithm of the sum of the exponentials of a row's scores without the
     sink. Without any key: 0 and -inf. Indices and keys beyond a length are not read; a NaN in q stays in its
-    row and head, one in a key in the rows that attend to it. Scales above 2**63 count as infinite.
+    row and head, one in a key in the rows that attend to it. Of the scales of one row's keys
+    for the same 64 dims, one below 2**-32 of the largest counts as 0.
 
     A row's bits depend on the lengths in the batch, never on a width. Needs compute capability 8.9.
 
@@ -201,7 +208,8 @@ def sparse_mla_decode(
         workspace=workspace,
     )
     if q.shape[0] > 0:
-        _expect(q.is_cuda, "q device", "a CUDA device", q.device)
+        checks = Checks("sparse_mla_decode", "q", q.device)
+        checks.expect(q.is_cuda, "q device", "a CUDA device", q.device)
         launch.run(q.device)
     return out, lse
 
@@ -224,37 +232,41 @@ def plan(
     workspace: Optional[DecodeWorkspace],
 ) -> CudaLaunch:
     """The launch that ``sparse_mla_decode`` runs for these arguments; checks them."""
-    _check_q(q)
+    checks = Checks("sparse_mla_decode", "q", q.device)
+    _check_q(checks, q)
     batch, _, heads, _ = q.shape
-    device = q.device
-    _expect(head_dim_v == DIMS, "head_dim_v", str(DIMS), head_dim_v)
-    _expect(
+    checks.expect(head_dim_v == DIMS, "head_dim_v", str(DIMS), head_dim_v)
+    checks.expect(
         num_splits is None or num_splits >= 1, "num_splits", ">= 1 or None", num_splits
     )
     if attn_sink is not None:
-        _tensor("attn_sink", attn_sink, device, torch.float32, (heads,))
-        _contiguous("attn_sink", attn_sink)
-    _tensor("out", out, device, torch.bfloat16, q.shape)
-    _contiguous("out", out)
-    _tensor("lse", lse, device, torch.float32, (batch, heads, 1))
-    _contiguous("lse", lse)
-    _expect(
+        checks.tensor("attn_sink", attn_sink, torch.float32, (heads,))
+        checks.contiguous("attn_sink", attn_sink)
+    checks.tensor("out", out, torch.bfloat16, q.shape)
+    checks.contiguous("out", out)
+    checks.tensor("lse", lse, torch.float32, (batch, heads, 1))
+    checks.contiguous("lse", lse)
+    checks.expect(
         (extra_k_cache is None) == (extra_indices is None),
         "extra_k_cache, extra_indices",
         "both or none",
         (type(extra_k_cache).__name__, type(extra_indices).__name__),
     )
-    near = _cache("", k_cache, indices, topk_length, q)
+    near = _cache(checks, "", k_cache, indices, topk_length, batch)
     far = _Cache()
     if extra_k_cache is not None:
-        far = _cache("extra_", extra_k_cache, extra_indices, extra_topk_length, q)
+        far = _cache(
+            checks, "extra_", extra_k_cache, extra_indices, extra_topk_length, batch
+        )
 
-    config = config_for(heads, device)
+    config = config_for(heads, q.device)
     groups = -(-heads // config.heads)
-    programs = config.programs_per_sm * sm_count(device)
+    programs = config.programs(q.device)
     grid = min(programs, max(1, batch * groups) * (num_splits or programs))
-    if num_splits != 1:
-        _check_workspace(workspace, config, grid, device)
+    shared_out = num_splits != 1
+    if shared_out:
+        values = grid * 2 * config.partial_values
+        _check_workspace(checks, workspace, values, grid * COUNTERS)
     scale = DIMS**-0.5 if softmax_scale is None else softmax_scale
     return CudaLaunch(
         kernel=kernel(config),
@@ -267,15 +279,15 @@ def plan(
             sink=None if attn_sink is None else attn_sink.data_ptr(),
             out=out.data_ptr(),
             lse=lse.data_ptr(),
-            partials=None if num_splits == 1 else workspace.partials.data_ptr(),
-            counters=None if num_splits == 1 else workspace.counters.data_ptr(),
+            partials=workspace.partials.data_ptr() if shared_out else None,
+            counters=workspace.counters.data_ptr() if shared_out else None,
             stride_q_row=q.stride(0),
             stride_q_head=q.stride(2),
             scale_log2=scale * 1.4426950408889634,
             rows=batch,
             heads=heads,
             groups=groups,
-            whole=num_splits == 1,
+            whole=not shared_out,
         ),
         tensors=(
             *(q, k_cache, indices, topk_length, attn_sink),
@@ -292,7 +304,8 @@ def kernel(config: DecodeConfig) -> CudaKernel:
         TILE=config.tile,
         STAGES=config.stages,
         PROGRAMS_PER_SM=config.programs_per_sm,
-        DIM_WARPS_=config.dim_warps,
+        DIM_WARPS=config.dim_warps,
+        MAX_PROGRAMS=MAX_PROGRAMS,
         SHARED_BYTES=config.shared_bytes(),
     )
     return CudaKernel(
@@ -303,61 +316,54 @@ def kernel(config: DecodeConfig) -> CudaKernel:
     )
 
 
-def _cache(prefix, pages, indices, lengths, q) -> _Cache:
+def _cache(checks, prefix, pages, indices, lengths, batch) -> _Cache:
     name = f"{prefix}k_cache"
-    _expect(
-        pages.dim() == 4 and tuple(pages.shape[2:]) == (1, KEY_BYTES + SCALE_BYTES),
+    token = KEY_BYTES + SCALE_BYTES
+    checks.expect(
+        pages.dim() == 4 and tuple(pages.shape[2:]) == (1, token),
         f"{name} shape",
-        f"[pages, page, 1, {KEY_BYTES + SCALE_BYTES}]",
+        f"[pages, page, 1, {token}]",
         tuple(pages.shape),
     )
-    page = pages.shape[1]
-    _expect(
+    page, stride = pages.shape[1], pages.stride(0)
+    checks.expect(
         page > 0 and page & (page - 1) == 0,
         f"{name} page size",
         "a power of two",
         page,
     )
-    _expect(
+    checks.expect(
         pages.dtype in (torch.uint8, torch.float8_e4m3fn),
         f"{name} dtype",
         "torch.uint8 or torch.float8_e4m3fn",
         pages.dtype,
     )
-    _device(name, pages, q.device)
-    least = page * (KEY_BYTES + SCALE_BYTES)
-    _expect(
-        pages.stride(0) >= least and pages.stride(0) % 16 == 0,
-        f"{name} stride",
-        f"a multiple of 16 from {least} up",
-        pages.stride(0),
+    checks.tensor(name, pages, pages.dtype, pages.shape)
+    checks.expect(
+        stride >= page * token and stride % 16 == 0,
+        f"{name} strides",
+        f"a multiple of 16 from {page * token} up for the pages",
+        stride,
     )
-    _aligned(name, pages)
+    checks.aligned(name, pages, 16)
 
-    batch = q.shape[0]
     name = f"{prefix}indices"
     width = indices.shape[-1] if indices.dim() else 0
-    _expect(
+    checks.expect(
         tuple(indices.shape) in ((batch, 1, width), (batch, width)),
         f"{name} shape",
         f"[{batch}, 1, K] or [{batch}, K]",
         tuple(indices.shape),
     )
-    _tensor(name, indices, q.device, torch.int32, indices.shape)
-    _expect(
-        indices.stride(-1) == 1 or width <= 1,
-        f"{name} strides",
-        "unit column stride",
-        indices.stride(),
-    )
+    checks.tensor(name, indices, torch.int32, indices.shape)
+    checks.unit_columns(name, indices.flatten(0, -2))
     if lengths is not None:
-        name = f"{prefix}topk_length"
-        _tensor(name, lengths, q.device, torch.int32, (batch,))
+        checks.tensor(f"{prefix}topk_length", lengths, torch.int32, (batch,))
     return _Cache(
         pages=pages.data_ptr(),
         indices=indices.data_ptr(),
         lengths=None if lengths is None else lengths.data_ptr(),
-        page_bytes=pages.stride(0),
+        page_bytes=stride,
         stride_indices=indices.stride(0),
         stride_length=0 if lengths is None else lengths.stride(0),
         width=width,
@@ -365,8 +371,8 @@ def _cache(prefix, pages, indices, lengths, q) -> _Cache:
     )
 
 
-def _check_q(q) -> None:
-    _expect(
+def _check_q(checks, q) -> None:
+    checks.expect(
         q.dim() == 4
         and q.shape[1] == 1
         and 1 <= q.shape[2] <= 128
@@ -375,66 +381,23 @@ def _check_q(q) -> None:
         f"[B, 1, H in 1..128, {DIMS}]",
         tuple(q.shape),
     )
-    _tensor("q", q, q.device, torch.bfloat16, q.shape)
-    _expect(
+    checks.tensor("q", q, torch.bfloat16, q.shape)
+    checks.expect(
         q.stride(3) == 1 and q.stride(0) % 8 == 0 and q.stride(2) % 8 == 0,
         "q strides",
-        "multiples of 8, unit for the dims",
+        "multiples of 8, and unit for the dims",
         q.stride(),
     )
-    _aligned("q", q)
+    checks.aligned("q", q, 16)
 
 
-def _check_workspace(workspace, config, grid, device) -> None:
-    _expect(workspace is not None, "workspace", "a DecodeWorkspace", None)
+def _check_workspace(checks, workspace, values, counters) -> None:
+    checks.expect(workspace is not None, "workspace", "a DecodeWorkspace", None)
     for name, tensor, dtype, size in (
-        (
-            "workspace.partials",
-            workspace.partials,
-            torch.float32,
-            grid * 2 * config.partial_values,
-        ),
-        ("workspace.counters", workspace.counters, torch.int32, grid * COUNTERS),
+        ("workspace.partials", workspace.partials, torch.float32, values),
+        ("workspace.counters", workspace.counters, torch.int32, counters),
     ):
-        _expect(tensor.numel() >= size, f"{name} size", f">= {size}", tensor.numel())
-        _tensor(name, tensor, device, dtype, tensor.shape)
-
-
-def _tensor(name, tensor, device, dtype, shape) -> None:
-    _expect(tensor.dtype == dtype, f"{name} dtype", str(dtype), tensor.dtype)
-    _expect(
-        tuple(tensor.shape) == tuple(shape),
-        f"{name} shape",
-        list(shape),
-        tuple(tensor.shape),
-    )
-    _device(name, tensor, device)
-
-
-def _device(name, tensor, device) -> None:
-    _expect(
-        tensor.device == device,
-        f"{name} device",
-        f"{device} (that of q)",
-        tensor.device,
-    )
-
-
-def _contiguous(name, tensor) -> None:
-    _expect(
-        tensor.is_contiguous(), f"{name} strides", "contiguous", tuple(tensor.stride())
-    )
-
-
-def _aligned(name, tensor) -> None:
-    _expect(
-        tensor.data_ptr() % 16 == 0,
-        f"{name} address",
-        "a multiple of 16",
-        tensor.data_ptr() % 16,
-    )
-
-
-def _expect(ok: bool, name: str, expected: str, got: object) -> None:
-    if not ok:
-        raise ValueError(f"sparse_mla_decode: {name}: expected {expected}, got {got}")
+        got = tensor.numel()
+        checks.expect(got >= size, f"{name} size", f">= {size}", got)
+        checks.tensor(name, tensor, dtype, tensor.shape)
+        checks.contiguous(name, tensor)

@@ -7,10 +7,12 @@
 
 __device__ unsigned shared_address(const void* at) { return unsigned(__cvta_generic_to_shared(at)); }
 
-// Copy to shared memory in the background; without `some`, write zeros and read nothing.
+// Copy to shared memory in the background, from the same offset to the same; without `some`, write zeros and
+// read nothing.
+template <int OFFSET>
 __device__ void copy16_async(void* to, const void* from, bool some) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(some ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0 + %3], [%1 + %3], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(some ? 16 : 0), "n"(OFFSET)
                : "memory");
 }
 __device__ void copy8_async(void* to, const void* from, bool some) {
@@ -31,35 +33,33 @@ __device__ void wait_for_copies() {
 __device__ void load_matrices(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
+               : "r"(shared_address(row)));
 }
 __device__ void load_matrices_transposed(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
-               : "memory");
+               : "r"(shared_address(row)));
 }
 
 // c[16, 8] += a[16, 16] b[16, 8]
 __device__ void multiply_f16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-      " {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      " {%10, %11, %12, %13};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 __device__ void multiply_bf16(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-      " {%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+      " {%10, %11, %12, %13};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
-// The two e4m3 numbers in the low half of a word, as a pair of f16.
-__device__ unsigned f16_of_e4m3(unsigned bytes) {
-  unsigned pair;
-  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.rn.f16x2.e4m3x2 %0, low; }" : "=r"(pair) : "r"(bytes));
-  return pair;
+// The four e4m3 numbers in a word as two pairs of f16.
+__device__ void f16_of_e4m3(unsigned bytes, unsigned& low, unsigned& high) {
+  asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }"
+      : "=r"(low), "=r"(high)
+      : "r"(bytes));
 }
 __device__ unsigned f16_pair(float first, float second) {
   unsigned pair;
@@ -71,15 +71,32 @@ __device__ unsigned bf16_pair(float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
 }
-__device__ unsigned product_bf16(unsigned a, unsigned b) {
+__device__ unsigned bf16_of_f16(unsigned pair) {
+  float first, second;
+  asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+      : "=f"(first), "=f"(second)
+      : "r"(pair));
+  return bf16_pair(first, second);
+}
+__device__ unsigned product_f16(unsigned a, unsigned b) {
   unsigned pair;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(a), "r"(b), "r"(0x80008000u));
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
+}
+// Bytes of `a` (0 to 3) and `b` (4 to 7), chosen by the digits of `which`, the last for the first.
+template <unsigned WHICH>
+__device__ unsigned chosen_bytes(unsigned a, unsigned b) {
+  return __byte_perm(a, b, WHICH);
 }
 
 __device__ float power_of_2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 __device__ float log_2(float x) {

@@ -255,6 +255,8 @@ inline unsigned __ballot_sync(unsigned, bool mine) {
   return word;
 }
 
+inline bool __all_sync(unsigned mask, bool mine) { return __ballot_sync(mask, mine) == 0xffffffffu; }
+
 inline int __shfl_up_sync(unsigned, int mine, int step) {
   const int lane = threadIdx.x % 32;
   return int(on_cpu::exchange(mine)[lane < step ? lane : lane - step]);

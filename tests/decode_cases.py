@@ -7,6 +7,9 @@ from typing import NamedTuple, Optional
 
 import torch
 
+from kernels.decode_ref import sparse_mla_decode_ref
+from numeric import assert_close
+
 UNWRITTEN = -7.0
 WINDOW = 128
 NAN_BYTE = 0x7F
@@ -88,15 +91,16 @@ def page_bytes(cache: torch.Tensor) -> torch.Tensor:
     return cache.view(torch.uint8).as_strided((pages, stride), (stride, 1))
 
 
-# (size of q's elements, size of the keys' elements, spread of the scales' exponents)
+# (size of q's elements, size of the keys' elements, spread of the scales' exponents, size of the e4m3)
 SCORES = {
-    "normal": (1.0, 1.0, 2),
-    "peaked": (6.0, 4.0, 2),
-    "flat": (0.01, 1.0, 2),
-    "large": (1.0, 2.0**40, 2),
-    "tiny-q": (2.0**-100, 1.0, 2),
-    "mixed-scales": (1.0, 1.0, 24),
-    "small-keys": (1.0, 2.0**-30, 2),
+    "normal": (1.0, 1.0, 2, 100),
+    "peaked": (6.0, 4.0, 2, 100),
+    "flat": (0.01, 1.0, 2, 100),
+    "large": (2.0**-40, 2.0**40, 2, 100),
+    "tiny-q": (2.0**-100, 1.0, 2, 100),
+    "mixed-scales": (1.0, 1.0, 24, 100),
+    "small-keys": (2.0**30, 2.0**-30, 2, 100),
+    "subnormal": (100.0, 1.0, 2, 0.004),
 }
 
 
@@ -105,7 +109,7 @@ def make_decode(case: DecodeCase, device="cpu", seed: int = 0) -> DecodeInputs:
     beyond a length hold large indices."""
     gen = torch.Generator(device=device).manual_seed(seed)
     batch = len(case.near)
-    q_size, key_size, spread = SCORES[case.scores]
+    q_size, *keys = SCORES[case.scores]
     q = _normal((batch, case.heads, 512), gen, device) * q_size
     q = q.to(torch.bfloat16)
     if case.strided_q:
@@ -114,19 +118,15 @@ def make_decode(case: DecodeCase, device="cpu", seed: int = 0) -> DecodeInputs:
         )
         wide[:, 1:-1, 512:] = q
         q = wide[:, 1:-1, 512:]
-    near = _cache(
-        case, case.near, case.near_width, case.near_page, key_size, spread, gen, device
-    )
+    near = _cache(case, case.near, case.near_width, case.near_page, *keys, gen, device)
     far = (None, None, None)
     if case.far is not None:
-        far = _cache(
-            case, case.far, case.width, case.far_page, key_size, spread, gen, device
-        )
+        far = _cache(case, case.far, case.width, case.far_page, *keys, gen, device)
     sink = _normal((case.heads,), gen, device) if case.sink else None
     return DecodeInputs(q.unsqueeze(1), *near, sink, 512, 512**-0.5, *far)
 
 
-def _cache(case, lengths, width, page, size, spread, gen, device):
+def _cache(case, lengths, width, page, size, spread, e4m3_size, gen, device):
     batch = len(lengths)
     clamped = [max(0, min(n, width)) if case.lengths else width for n in lengths]
     pages = max(case.pool, -(-sum(clamped) // page) + 1)
@@ -145,7 +145,7 @@ def _cache(case, lengths, width, page, size, spread, gen, device):
     page_of, slot = used // page, used % page
     columns = torch.arange(576, device=device)
     flat[page_of[:, None], slot[:, None] * 576 + columns] = _key_bytes(
-        taken, size, gen, device
+        taken, size, e4m3_size, gen, device
     )
     exponents = torch.randint(
         -spread, spread + 1, (taken, 8), generator=gen, device=device
@@ -171,9 +171,9 @@ def _cache(case, lengths, width, page, size, spread, gen, device):
     return cache, indices, topk_length
 
 
-def _key_bytes(count, size, gen, device):
-    """448 e4m3 as large as the format allows for a scale of about 2**-7, and 64 bf16."""
-    quantised = _normal((count, 448), gen, device) * 100
+def _key_bytes(count, size, e4m3_size, gen, device):
+    """448 e4m3, for a scale of about 2**-7, and 64 bf16."""
+    quantised = _normal((count, 448), gen, device) * e4m3_size
     quantised = quantised.clamp(-448, 448).to(torch.float8_e4m3fn).view(torch.uint8)
     rope = (_normal((count, 64), gen, device) * size).to(torch.bfloat16)
     return torch.cat([quantised, rope.view(torch.uint8)], 1)
@@ -181,3 +181,48 @@ def _key_bytes(count, size, gen, device):
 
 def _normal(shape, gen, device):
     return torch.randn(shape, generator=gen, device=device)
+
+
+# Of the largest output of a head; half a unit in the last place of bf16 is 2**-9 of it.
+TOLERANCE = 2**-8
+# Absolute, and relative to the logarithm where that is large.
+LSE_TOLERANCE = 1e-4
+
+
+def unwritten(inputs: DecodeInputs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs that hold ``UNWRITTEN``."""
+    batch, _, heads, _ = inputs.q.shape
+    out = torch.full_like(inputs.q, UNWRITTEN, memory_format=torch.contiguous_format)
+    return out, torch.full((batch, heads, 1), UNWRITTEN, device=out.device)
+
+
+def assert_attention(
+    inputs: DecodeInputs, got: tuple[torch.Tensor, torch.Tensor], want=None
+) -> float:
+    """Compare both outputs with float64; returns the worst error of ``out`` relative to a head's largest."""
+    want = want or sparse_mla_decode_ref(*inputs)
+    out, lse = got
+    largest = want.out.abs().amax(-1, keepdim=True).expand_as(want.out)
+    assert_close(lse, want.lse, want.lse.abs().clamp_min(1), LSE_TOLERANCE)
+    return assert_close(out, want.out, largest, TOLERANCE)
+
+
+DECODE_EDGES = (
+    DecodeCase("one-key", (1,), None),
+    DecodeCase("no-key", (0, 0), (0, 0)),
+    DecodeCase("some-without", (0, 33, 0), (0, 0, 1)),
+    DecodeCase("tiles", (31, 32, 33, 64, 65), None),
+    DecodeCase("straddling", (1, 31, 33), (31, 1, 40)),
+    DecodeCase("negative-lengths", (-1, 5), (-(2**31), -3)),
+    DecodeCase("past-width", (500, 3), (1_000, 4), width=64, near_width=64),
+    DecodeCase("no-lengths", (0, 0), (0, 0), width=50, near_width=37, lengths=False),
+    DecodeCase("all-invalid", (40, 9), (30, 0), invalid=1.0),
+    DecodeCase("half-invalid", (90, 9), (70, 3), invalid=0.5),
+    DecodeCase("no-sink", (40, 0), (30, 0), sink=False),
+    DecodeCase("c128-pages", (40, 7), (90, 1), far_page=2),
+    DecodeCase("e4m3", (40,), (30,), e4m3=True, flat_indices=True),
+    DecodeCase("strided-q", (40, 8), (30, 4), strided_q=True),
+    *(DecodeCase(f"heads-{n}", (40, 5), (30, 9), heads=n) for n in (1, 8, 17, 64, 100)),
+    DecodeCase("many-rows", (3,) * 300, None, heads=1),
+    DecodeCase("one-long", (2,) * 9, (290,) + (2,) * 8, heads=8, far_page=2),
+)

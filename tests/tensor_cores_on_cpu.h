@@ -108,8 +108,10 @@ inline std::deque<std::vector<Copy>>& my_copies() {
 
 }  // namespace on_cpu
 
-inline void copy16_async(void* to, const void* from, bool some) {
-  on_cpu::my_copies().back().push_back({to, from, 16, some});
+template <int OFFSET>
+void copy16_async(void* to, const void* from, bool some) {
+  on_cpu::my_copies().back().push_back(
+      {static_cast<char*>(to) + OFFSET, static_cast<const char*>(from) + OFFSET, 16, some});
 }
 inline void copy8_async(void* to, const void* from, bool some) {
   on_cpu::my_copies().back().push_back({to, from, 8, some});
@@ -152,27 +154,37 @@ inline void multiply_bf16(float (&c)[4], const unsigned (&a)[4], unsigned b0, un
   on_cpu::multiply(c, a, b0, b1, on_cpu::bf16);
 }
 
-inline unsigned f16_of_e4m3(unsigned bytes) {
-  unsigned pair = 0;
-  for (int i = 0; i < 2; ++i) {
-    const unsigned byte = bytes >> (8 * i) & 0xff, exponent = byte >> 3 & 15, mantissa = byte & 7;
-    float value = exponent ? std::ldexp(8.0f + mantissa, int(exponent) - 10) : std::ldexp(float(mantissa), -9);
-    if ((byte & 0x7f) == 0x7f) value = std::nanf("");
-    pair |= on_cpu::to_f16(byte & 0x80 ? -value : value) << (16 * i);
-  }
-  return pair;
+inline unsigned f16_of_e4m3(unsigned byte) {
+  const unsigned exponent = byte >> 3 & 15, mantissa = byte & 7;
+  float value = exponent ? std::ldexp(8.0f + mantissa, int(exponent) - 10) : std::ldexp(float(mantissa), -9);
+  if ((byte & 0x7f) == 0x7f) value = std::nanf("");
+  return on_cpu::to_f16(byte & 0x80 ? -value : value);
+}
+inline void f16_of_e4m3(unsigned bytes, unsigned& low, unsigned& high) {
+  low = f16_of_e4m3(bytes & 255) | f16_of_e4m3(bytes >> 8 & 255) << 16;
+  high = f16_of_e4m3(bytes >> 16 & 255) | f16_of_e4m3(bytes >> 24) << 16;
 }
 inline unsigned f16_pair(float first, float second) { return on_cpu::to_f16(first) | on_cpu::to_f16(second) << 16; }
 inline unsigned bf16_pair(float first, float second) {
   return on_cpu::to_bf16(first) | on_cpu::to_bf16(second) << 16;
 }
-inline unsigned product_bf16(unsigned a, unsigned b) {
-  return bf16_pair(on_cpu::bf16(a, 0) * on_cpu::bf16(b, 0), on_cpu::bf16(a, 1) * on_cpu::bf16(b, 1));
+inline unsigned bf16_of_f16(unsigned pair) { return bf16_pair(on_cpu::f16(pair, 0), on_cpu::f16(pair, 1)); }
+inline unsigned product_f16(unsigned a, unsigned b) {
+  return f16_pair(on_cpu::f16(a, 0) * on_cpu::f16(b, 0), on_cpu::f16(a, 1) * on_cpu::f16(b, 1));
+}
+template <unsigned WHICH>
+unsigned chosen_bytes(unsigned a, unsigned b) {
+  const uint64_t bytes = a | uint64_t(b) << 32;
+  unsigned chosen = 0;
+  for (int i = 0; i < 4; ++i) chosen |= unsigned(bytes >> (WHICH >> (4 * i) & 7) * 8 & 255) << (8 * i);
+  return chosen;
 }
 
+inline float reciprocal(float x) { return 1 / x; }
 inline float power_of_2(float x) { return std::exp2(x); }
 inline float log_2(float x) { return std::log2(x); }
 
 inline int add_and_order(int* counter, int value) { return atomicAdd(counter, value); }
 inline int load_and_order(const int* counter) { return *counter; }
 inline void wait_for_kernel_before() {}
+inline void __syncwarp() { on_cpu::wait(on_cpu::warps[threadIdx.x / 32].barrier, 32); }

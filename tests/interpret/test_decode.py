@@ -1,0 +1,302 @@
+"""The attention on the CPU: the kernel's own source under ``cuda_on_cpu``, against a float64 reference."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+import cuda_on_cpu
+from decode_cases import (
+    DECODE_EDGES,
+    NAN_BYTE,
+    SCORES,
+    TOLERANCE,
+    UNWRITTEN,
+    DecodeCase,
+    assert_attention,
+    make_decode,
+    page_bytes,
+    unwritten,
+)
+from kernels import decode
+from kernels.decode import decode_workspace, plan, sparse_mla_decode
+from numeric import assert_bitwise_equal
+
+# Rows whose tiles are many for the four programs of the CPU, so that they are shared out.
+LONG = DecodeCase("long", (128, 3, 60), (200, 0, 70))
+
+
+def run(inputs, num_splits=None, order=None, workspace=None, check_reads=False, seed=0):
+    """The launch that serving would run, on the CPU; returns the outputs."""
+    out, lse = unwritten(inputs)
+    workspace = workspace or decode_workspace(inputs.q.shape[2], "cpu")
+    workspace.partials.fill_(float("nan"))
+    launch = plan(*inputs, num_splits=num_splits, out=out, lse=lse, workspace=workspace)
+    readable = [*inputs.readable(), workspace.partials] if check_reads else []
+    cuda_on_cpu.run(launch, order=order, readable=readable, seed=seed)
+    assert not workspace.counters.any(), "the workspace was not left zero"
+    return out, lse
+
+
+@pytest.mark.parametrize("num_splits", (None, 1))
+@pytest.mark.parametrize("case", DECODE_EDGES, ids=lambda case: case.name)
+def test_edges(case, num_splits, seed):
+    inputs = make_decode(case, seed=seed)
+    assert_attention(inputs, run(inputs, num_splits, seed=seed))
+
+
+@pytest.mark.parametrize("scores", SCORES)
+def test_scores_and_scales(scores, seed):
+    inputs = make_decode(replace(LONG, scores=scores), seed=seed)
+    assert_attention(inputs, run(inputs, seed=seed))
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_random_cases(number, seed):
+    draw = random.Random(seed + number)
+    rows = draw.randrange(1, 6)
+    far = draw.choice((None, 64, 150))
+    case = DecodeCase(
+        "random",
+        tuple(draw.randrange(-1, 140) for _ in range(rows)),
+        far and tuple(draw.randrange(-1, far + 30) for _ in range(rows)),
+        heads=draw.choice((1, 8, 16, 17, 33)),
+        width=far or 1,
+        near_page=draw.choice((64, 256)),
+        far_page=draw.choice((1, 2, 64)),
+        invalid=draw.choice((0.0, 0.3, 1.0)),
+        scores=draw.choice(list(SCORES)),
+        sink=draw.random() < 0.5,
+        e4m3=draw.random() < 0.5,
+        strided_q=draw.random() < 0.5,
+        flat_indices=draw.random() < 0.5,
+    )
+    inputs = make_decode(case, seed=seed + number)
+    grid = plan_of(inputs).grid
+    order = draw.sample(range(grid), grid)
+    assert_attention(inputs, run(inputs, order=order, seed=number))
+
+
+def plan_of(inputs, **options):
+    out, lse = unwritten(inputs)
+    workspace = decode_workspace(inputs.q.shape[2], "cpu")
+    return plan(*inputs, out=out, lse=lse, workspace=workspace, **options)
+
+
+@pytest.mark.parametrize("heads", (8, 40))
+def test_nothing_else_is_read(heads, seed):
+    case = replace(LONG, near=(128, 3), far=(90, 0), heads=heads, invalid=0.2)
+    inputs = make_decode(case, seed=seed)
+    assert_attention(inputs, run(inputs, check_reads=True))
+
+
+def test_a_read_past_a_length_is_caught(seed):
+    """The gate behind the test above: one key more than may be read."""
+    inputs = make_decode(DecodeCase("guard", (37,), None), seed=seed)
+    allowed = inputs.readable()
+    inputs.topk_length.add_(1)
+    inputs.indices[0, 0, 37] = 0
+    with pytest.raises(AssertionError, match="reads outside"):
+        cuda_on_cpu.run(plan_of(inputs), readable=allowed)
+
+
+def test_whichever_program_is_last_the_result_is_the_same(seed):
+    inputs = make_decode(LONG, seed=seed)
+    grid = plan_of(inputs).grid
+    want = run(inputs)
+    for order in (range(grid)[::-1], random.Random(seed).sample(range(grid), grid)):
+        for got, first in zip(run(inputs, order=list(order)), want):
+            assert_bitwise_equal(got, first)
+
+
+@pytest.mark.parametrize("empty", range(4))
+def test_each_part_of_a_row_may_be_without_a_key(empty, seed):
+    """The parts of a row are of 32 keys here; all of one are -1."""
+    inputs = make_decode(DecodeCase("parts", (128,), None), seed=seed)
+    inputs.indices[..., 32 * empty : 32 * empty + 32] = -1
+    grid = plan_of(inputs).grid
+    assert grid >= 4
+    assert_attention(inputs, run(inputs))
+
+
+def test_the_width_changes_nothing(seed):
+    narrow = make_decode(LONG, seed=seed)
+    wide = narrow._replace(
+        extra_indices=torch.full((3, 1, 8_256), 2**31 - 1, dtype=torch.int32)
+    )
+    wide.extra_indices[..., :512] = narrow.extra_indices
+    for got, want in zip(run(wide), run(narrow)):
+        assert_bitwise_equal(got, want)
+
+
+def test_a_workspace_is_good_for_call_after_call(seed):
+    workspace = decode_workspace(16, "cpu")
+    for number, near in enumerate(((128,), (5, 0, 128), (100,) * 6)):
+        inputs = make_decode(DecodeCase("again", near, None), seed=seed + number)
+        assert_attention(inputs, run(inputs, workspace=workspace))
+
+
+@pytest.mark.parametrize("heads", (16, 40))
+def test_a_nan_in_q_stays_in_its_row_and_head(heads, seed):
+    case = DecodeCase("nan", (60, 128), (40, 3), heads=heads, sink=False)
+    inputs = make_decode(case, seed=seed)
+    want = run(inputs)
+    for dim in (5, 500):
+        bad = inputs._replace(q=inputs.q.clone())
+        bad.q[1, 0, 3, dim] = float("nan")
+        for got, clean in zip(run(bad), want):
+            got, clean = got.reshape(2, heads, -1), clean.reshape(2, heads, -1)
+            assert got[1, 3].isnan().all()
+            got[1, 3] = clean[1, 3]
+            assert_bitwise_equal(got, clean)
+
+
+@pytest.mark.parametrize("byte", (0, 447, 575))
+def test_a_nan_in_a_key_makes_the_rows_that_attend_to_it_nan(byte, seed):
+    case = DecodeCase("nan", (60, 50), None, sink=False)
+    inputs = make_decode(case, seed=seed)
+    want = run(inputs)
+    index = int(inputs.indices[1, 0, 20])
+    flat = page_bytes(inputs.k_cache)
+    flat[index // 256, index % 256 * 576 + byte] = NAN_BYTE
+    flat[index // 256, index % 256 * 576 + 574] = 0xFF
+    if byte < 448:
+        flat[index // 256, index % 256 * 576 + 574 : index % 256 * 576 + 576] = 0
+    for got, clean in zip(run(inputs), want):
+        assert got[1].isnan().all()
+        assert_bitwise_equal(got[0], clean[0])
+
+
+def test_infinite_scores_are_nan_and_minus_infinite_ones_no_key(seed):
+    inputs = make_decode(DecodeCase("inf", (1, 40), None, sink=False), seed=seed)
+    inputs.q[0] = float("-inf")
+    index = int(inputs.indices[0, 0, 0])
+    at = index % 256 * 576
+    page_bytes(inputs.k_cache)[index // 256, at : at + 448] = 0x38
+    page_bytes(inputs.k_cache)[index // 256, at + 448 : at + 576 : 2] = 0
+    page_bytes(inputs.k_cache)[index // 256, at + 449 : at + 576 : 2] = 0x3F
+    out, lse = run(inputs)
+    assert (out[0] == 0).all() and lse[0].isneginf().all()
+    inputs.q[0] = float("inf")
+    out, lse = run(inputs)
+    assert out[0].isnan().all() and lse[0].isnan().all()
+    assert out[1].isfinite().all()
+
+
+def test_no_rows():
+    inputs = make_decode(DecodeCase("none", (), None))
+    out, lse = sparse_mla_decode(*inputs)
+    assert out.shape == (0, 1, 16, 512) and lse.shape == (0, 16, 1)
+
+
+def test_a_cpu_tensor_is_refused_by_name():
+    with pytest.raises(ValueError, match="q device: expected .*CUDA"):
+        sparse_mla_decode(*make_decode(DecodeCase("cpu", (3,), None)))
+
+
+def _other(**changes):
+    return lambda a: a | {name: change(a[name]) for name, change in changes.items()}
+
+
+BAD = {
+    "q shape": _other(q=lambda t: t[0]),
+    "q dtype": _other(q=torch.Tensor.half),
+    "q strides": _other(
+        q=lambda t: (
+            torch.empty(2, 1, 16, 520).bfloat16()[..., 4:516:1].mT.mT[..., :512]
+            if False
+            else torch.empty(2, 1, 16 * 516)
+            .bfloat16()
+            .as_strided(t.shape, (16 * 516, 1, 516, 1))
+        )
+    ),
+    "q address": _other(
+        q=lambda t: torch.empty(2 * 16 * 512 + 8)
+        .bfloat16()[4 : 4 + t.numel()]
+        .view(t.shape)
+    ),
+    "head_dim_v": _other(head_dim_v=lambda _: 256),
+    "num_splits": _other(num_splits=lambda _: 0),
+    "attn_sink shape": _other(attn_sink=lambda t: t[:8]),
+    "attn_sink dtype": _other(attn_sink=torch.Tensor.double),
+    "out shape": _other(out=lambda t: t[:, :, :8]),
+    "out dtype": _other(out=torch.Tensor.float),
+    "out strides": _other(out=lambda t: t.mT.contiguous().mT),
+    "lse shape": _other(lse=lambda t: t[..., 0]),
+    "lse dtype": _other(lse=torch.Tensor.double),
+    "k_cache shape": _other(k_cache=lambda t: t[..., :576]),
+    "k_cache page size": _other(k_cache=lambda t: t[:, :48]),
+    "k_cache dtype": _other(k_cache=lambda t: t.view(torch.int8)),
+    "k_cache strides": _other(
+        k_cache=lambda t: t.as_strided(t.shape, (584 * 256 + 8, 584, 584, 1))
+    ),
+    "k_cache address": _other(
+        k_cache=lambda t: t.as_strided((1, *t.shape[1:]), t.stride(), 8)
+    ),
+    "k_cache device": _other(k_cache=lambda t: t.to("meta")),
+    "indices shape": _other(indices=lambda t: t[:1]),
+    "indices dtype": _other(indices=torch.Tensor.long),
+    "indices strides": _other(indices=lambda t: t.mT.contiguous().mT),
+    "topk_length shape": _other(topk_length=lambda t: t[:1]),
+    "topk_length dtype": _other(topk_length=torch.Tensor.long),
+    "extra_k_cache, extra_indices": _other(extra_indices=lambda _: None),
+    "extra_k_cache shape": _other(extra_k_cache=lambda t: t[0]),
+    "extra_indices shape": _other(extra_indices=lambda t: t[:1]),
+    "extra_topk_length dtype": _other(extra_topk_length=torch.Tensor.long),
+    "workspace": _other(workspace=lambda _: None),
+    "workspace.partials size": _other(
+        workspace=lambda w: replace(w, partials=w.partials[:9])
+    ),
+    "workspace.counters size": _other(
+        workspace=lambda w: replace(w, counters=w.counters[:1])
+    ),
+    "workspace.counters dtype": _other(
+        workspace=lambda w: replace(w, counters=w.counters.long())
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_named_and_nothing_is_written(what):
+    inputs = make_decode(DecodeCase("bad", (5, 3), (4, 4), width=64))
+    out, lse = unwritten(inputs)
+    good = inputs._asdict() | {
+        "out": out,
+        "lse": lse,
+        "num_splits": None,
+        "workspace": decode_workspace(16, "cpu"),
+    }
+    bad = BAD[what](good)
+    positional = [bad.pop(name) for name in inputs._fields]
+    with pytest.raises(
+        ValueError, match=f"sparse_mla_decode: {what}: expected .*, got "
+    ):
+        plan(*positional, **bad)
+    assert (out == UNWRITTEN).all() and (lse == UNWRITTEN).all()
+
+
+def test_a_wrong_result_is_caught(seed):
+    inputs = make_decode(DecodeCase("guard", (40,), None), seed=seed)
+    out, lse = run(inputs)
+    out[0, 0, 3, 17] *= 1.1
+    with pytest.raises(AssertionError):
+        assert_attention(inputs, (out, lse))
+
+
+def test_more_programs_than_may_share_a_row_are_never_launched(monkeypatch):
+    monkeypatch.setattr(decode, "sm_count", lambda _: 1_000)
+    inputs = make_decode(DecodeCase("many", (5,), None))
+    assert plan_of(inputs).grid == decode.MAX_PROGRAMS
+
+
+def test_the_number_of_splits_bounds_the_programs():
+    inputs = make_decode(DecodeCase("few", (128,), None))
+    assert [plan_of(inputs, num_splits=n).grid for n in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_tolerance_is_what_the_outputs_type_allows():
+    """Half a unit in the last place of bf16, and as much again for the f16 weights."""
+    assert TOLERANCE <= 2 * 2**-9
