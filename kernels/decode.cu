@@ -1,6 +1,6 @@
 // Sparse MLA attention over the paged fp8 caches, in one launch. See decode.py.
 //
-// M_TILES, TILE, STAGES, DIM_WARPS, PROGRAMS_PER_SM and SHARED_BYTES are given by the compiler's command line.
+// THREADS, M_TILES, TILE, STAGES, DIM_WARPS, MAX_PROGRAMS, PROGRAMS_PER_SM and SHARED_BYTES are given by the compiler's command line.
 //
 // A program gathers TILE keys at a time, as the bytes that they are in the cache, and never widens them in
 // shared memory: operands of the tensor cores are made of them in registers, as f16, which holds every e4m3.
@@ -9,7 +9,6 @@
 
 #include "ptx.cuh"
 
-constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 constexpr int HEADS = 16 * M_TILES;
 constexpr int DIMS = 512;
@@ -18,9 +17,14 @@ constexpr int ROPE = 7;         // the chunk of bf16 dims, without a scale
 constexpr int KEY_BYTES = 576;  // 448 e4m3, 64 bf16
 constexpr int UNITS = KEY_BYTES / 16;
 constexpr int SCALES = 8;  // bytes: seven exponents and a pad
-constexpr int CHUNKS = WARPS / DIM_WARPS;  // of a warp, in scores
+constexpr int CHUNKS = 8 / DIM_WARPS;  // of a warp, in scores
 constexpr int KEY_WARPS = WARPS / DIM_WARPS;
 constexpr int SCORE_TILES = TILE / KEY_WARPS / 8;
+constexpr int SCORE_UNROLL = SCORE_UNROLL_;
+constexpr int WARPS_PER_CHUNK = WARPS / 8;            // in values
+constexpr int VALUE_TILES = 8 / WARPS_PER_CHUNK;      // of 8 dims, of a warp
+constexpr int COLUMNS_PER_HEAD = VALUE_TILES / 2;     // of a thread
+constexpr int VALUE_DIMS = CHUNK / WARPS_PER_CHUNK;   // of a warp
 constexpr int LANES_PER_KEY = THREADS / TILE;
 constexpr int LANES_PER_HEAD = THREADS / HEADS;
 constexpr int KEYS_PER_LANE = TILE / LANES_PER_HEAD;
@@ -31,7 +35,7 @@ constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS + 4;  // with peaks, sums, and 
 constexpr int GAVE_UP = 1 << 16;
 constexpr int POLLS = 16;
 constexpr unsigned ALL = 0xffffffffu;
-constexpr int UNLIMITED = 0x7fffffff;
+constexpr int VALUE_UNROLL = VALUE_UNROLL_;
 
 // f16 has few exponents. Weights are times 2**7, so that 2**-31 is the smallest; their scales are relative to
 // the largest so far, times 2**8, so that 2**-32 is the smallest.
@@ -40,7 +44,7 @@ constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
 static_assert(TILE % 32 == 0 && TILE * LANES_PER_KEY == THREADS, "threads share the keys of a tile");
 static_assert(LANES_PER_KEY % 4 == 0, "and 64 bytes of a key are next to each other");
 static_assert(KEYS_PER_LANE * LANES_PER_HEAD == TILE && KEYS_PER_LANE % VECTOR == 0, "and its scores");
-static_assert(DIMS == WARPS * CHUNK, "a warp has a chunk of the values");
+static_assert(WARPS_PER_CHUNK == 1 || WARPS_PER_CHUNK == 2, "a warp has a chunk of the values or a half");
 
 // What is loaded and stored at once.
 struct alignas(16) Words {
@@ -84,14 +88,19 @@ struct Arguments {
   long long stride_q_row, stride_q_head;
   float scale_log2;  // of the scores, times log2(e)
   int rows, heads, groups;
-  int whole;  // a row and group is one program's
-  int unused;
+  int whole;  // tiles of a row that one program does at least, even if its share is smaller
 };
 
 // What programs leave for each other about a row and group that several had: zero between launches.
 struct Counters {
   int arrived;  // programs that are done, and GAVE_UP for each of them that does not wait for the others
   int left;
+};
+
+// A tile: the row and group that it is of, as row * groups + group; which one of how many; how many tiles there
+// are in the list of all tiles before the first.
+struct alignas(16) Info {
+  int unit, tile, tiles, begin;
 };
 
 struct Shared {
@@ -101,15 +110,16 @@ struct Shared {
   unsigned weights[HEADS][(TILE + PAD) / 2];  // f16 pairs
   unsigned short value_scales[WARPS][TILE];   // f16, by chunk
   int valid[STAGES][TILE];
+  Info info[STAGES];
   float rescale[HEADS];
   float peak[HEADS];
   float sum[HEADS];
   int partial[WARPS];
-  int row, begin;
+  int row, begin, tiles;
   int merges, given_up;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
-static_assert(sizeof(Shared::weights) >= 2 * MAX_PROGRAMS, "merging uses them");
+static_assert(sizeof(Shared::weights) >= 2 * MAX_PROGRAMS, "merging lists parts there");
 
 extern __shared__ int4 shared_memory[];
 
@@ -124,31 +134,27 @@ __device__ int swizzled(int key, int unit) { return unit ^ (key >> 1 & 3); }
 
 // A point in the list of all tiles: rows one after another, the head groups of a row next to each other.
 struct Cursor {
-  int unit, row, group;  // unit: row * groups + group
-  int tile, tiles;       // of the row
-  int begin;             // tiles in the list before this row and group
-  int near, keys;        // of the row: in the first cache, in both
+  Info info;
+  int near, keys;                         // of the row: in the first cache, in both
   const int *near_indices, *far_indices;  // by position among both
 
-  __device__ void seek(const Arguments& a, int to) {
-    unit = to;
-    row = a.groups == 1 ? to : to / a.groups;
-    group = to - row * a.groups;
-    tile = near = keys = 0;
-    tiles = 1;
+  __device__ void seek(const Arguments& a, int unit) {
+    const int row = a.groups == 1 ? unit : unit / a.groups;
+    info = {unit, 0, 1, info.begin};
+    near = keys = 0;
     if (row >= a.rows) return;
     near = a.near.length(row);
     keys = near + a.far.length(row);
     // A row without keys has one tile too: its outputs have to be written.
-    tiles = max(1, up(keys, TILE));
+    info.tiles = max(1, up(keys, TILE));
     near_indices = a.near.indices + row * a.near.stride_indices;
     far_indices = a.far.indices + row * a.far.stride_indices - near;
   }
 
   __device__ void step(const Arguments& a) {
-    if (++tile < tiles) return;
-    begin += tiles;
-    seek(a, unit + (a.whole ? gridDim.x : 1));
+    if (++info.tile < info.tiles) return;
+    info.begin += info.tiles;
+    seek(a, info.unit + 1);
   }
 };
 
@@ -172,23 +178,36 @@ __device__ int sum_before(Shared& s, int value, int& total) {
   return __reduce_add_sync(ALL, lane() < warp() ? part : 0) + inclusive - value;
 }
 
-// The list of tiles is cut into equal shares, one a program; so a long row is many programs' work. Returns
-// how many tiles this program has, from `start` on.
-__device__ int find_share(Shared& s, const Arguments& a, Cursor& start, int& share) {
-  int row = threadIdx.x;
+// A program's share of the list of all tiles: equal parts of it, so that a long row is many programs' work. A
+// row and group of at most `whole` tiles is not cut: it belongs to the share in which it begins.
+struct Share {
+  int size, left, whole;
+
+  // Whether a tile, the first ones of the share done, is this program's.
+  __device__ bool has(Info info) const { return left > 0 || (info.tile > 0 && info.tiles <= whole); }
+};
+
+__device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
+  int row = a.rows == 1 ? 0 : threadIdx.x;
   int mine = row < a.rows ? tiles_of(a, row) : 0;
-  int later = 0, total;
-  for (int r = row + THREADS; r < a.rows; r += THREADS) later += tiles_of(a, r);
-  int before = sum_before(s, mine, total), end = total;
+  int before = 0, total = mine;
+  if (a.rows > 1) before = sum_before(s, mine, total);
+  int end = total;
   if (a.rows > THREADS) {
-    int rest;
+    int later = 0, rest;
+#pragma unroll 1
+    for (int r = row + THREADS; r < a.rows; r += THREADS) later += tiles_of(a, r);
     sum_before(s, later, rest);
     total += rest;
   }
-  share = up(total * a.groups, gridDim.x);
-  const int first = blockIdx.x * share;
-  const int count = min(share, total * a.groups - first);
-  if (count <= 0) return 0;
+  total *= a.groups;
+  // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
+  Share share{up(total, total <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x), 0, a.whole};
+  share.whole = max(a.whole, 2 * share.size);
+  const int first = blockIdx.x * share.size;
+  share.left = min(share.size, total - first);
+  if (share.left <= 0) return share;
+#pragma unroll 1
   while (end * a.groups <= first) {
     row += THREADS;
     mine = row < a.rows ? tiles_of(a, row) : 0;
@@ -196,17 +215,28 @@ __device__ int find_share(Shared& s, const Arguments& a, Cursor& start, int& sha
     before = end + sum_before(s, mine, here);
     end += here;
   }
-  if (before * a.groups <= first && first < (before + mine) * a.groups) {
-    s.row = row;
-    s.begin = before * a.groups;
+  int begin = before * a.groups;
+  if (a.rows > 1) {
+    if (begin <= first && first < begin + mine * a.groups) {
+      s.row = row;
+      s.begin = begin;
+      s.tiles = mine;
+    }
+    __syncthreads();
+    row = s.row;
+    begin = s.begin;
+    mine = s.tiles;
   }
-  __syncthreads();
-  start.seek(a, s.row * a.groups);
-  const int group = (first - s.begin) / start.tiles;
-  start.seek(a, s.row * a.groups + group);
-  start.begin = s.begin + group * start.tiles;
-  start.tile = first - start.begin;
-  return count;
+  const int group = a.groups == 1 ? 0 : (first - begin) / mine;
+  start.info.begin = begin + group * mine;
+  start.seek(a, row * a.groups + group);
+  start.info.tile = first - start.info.begin;
+  if (start.info.tile > 0 && start.info.tiles <= share.whole) {
+    share.left -= start.info.tiles - start.info.tile;
+    start.info.tile = start.info.tiles - 1;
+    if (share.left > 0) start.step(a);
+  }
+  return share;
 }
 
 // A key to gather: its index in a cache, or -1.
@@ -216,7 +246,7 @@ struct Key {
 };
 
 __device__ Key key_of_thread(const Cursor& at, bool some) {
-  const int position = at.tile * TILE + threadIdx.x / LANES_PER_KEY;
+  const int position = at.info.tile * TILE + threadIdx.x / LANES_PER_KEY;
   Key key{-1, position >= at.near};
   if (some && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
   return key;
@@ -232,7 +262,7 @@ __device__ void copy_key(Words* to, const unsigned char* from, int part, bool so
 }
 
 // Begin to gather this thread's part of a tile. What isn't a key is zeros, so that a weight of 0 is enough.
-__device__ void gather(Shared& s, const Arguments& a, int stage, Key from) {
+__device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key from) {
   const int key = threadIdx.x / LANES_PER_KEY, part = threadIdx.x % LANES_PER_KEY;
   const bool some = from.index >= 0;
   const unsigned index = some ? from.index : 0;
@@ -246,6 +276,8 @@ __device__ void gather(Shared& s, const Arguments& a, int stage, Key from) {
     copy8_async(s.exponents[stage][key], page + (unsigned(KEY_BYTES) << bits) + slot * SCALES, some);
     s.valid[stage][key] = some;
   }
+  if (threadIdx.x == 0) s.info[stage] = info;
+  end_copy_group();
 }
 
 // This warp's chunks of q as operands of the tensor cores, and what their products are to be multiplied
@@ -255,25 +287,26 @@ struct Query {
   float factor[CHUNKS][M_TILES][2];
 };
 
+__device__ int first_chunk() { return warp() / KEY_WARPS * CHUNKS; }
+
 // Eight dims of q of one head from `dim` on, as pairs; zeros beyond the heads.
-__device__ Words load_q(const Arguments& a, const Cursor& at, int head, int dim) {
-  head += at.group * HEADS;
+__device__ Words load_q(const Arguments& a, int row, int group, int head, int dim) {
+  head += group * HEADS;
   if (head >= a.heads) return {};
-  const unsigned short* from = a.q + at.row * a.stride_q_row + head * a.stride_q_head + dim;
+  const unsigned short* from = a.q + row * a.stride_q_row + head * a.stride_q_head + dim;
   const int4 pairs = __ldg(reinterpret_cast<const int4*>(from));
   return {unsigned(pairs.x), unsigned(pairs.y), unsigned(pairs.z), unsigned(pairs.w)};
 }
-
-__device__ unsigned larger_of_pair(unsigned pair) { return max(pair << 16 & 0x7fff0000u, pair & 0x7fff0000u); }
 
 // f16 has the range of q only after a multiplication by the power of two that brings the largest of a
 // head's 64 dims to 2**14: then what is lost is below 2**-38 of it.
 __device__ float to_f16(Words (&pairs)[2], bool some) {
   unsigned largest = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) largest = max(largest, larger_of_pair(pairs[i / 4].word[i % 4]));
-  largest = max(largest, unsigned(__shfl_xor_sync(ALL, int(largest), 1)));
-  largest = max(largest, unsigned(__shfl_xor_sync(ALL, int(largest), 2)));
+  for (int i = 0; i < 8; ++i) largest = larger_bf16(largest, pairs[i / 4].word[i % 4] & 0x7fff7fffu);
+  largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 1));
+  largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 2));
+  largest = larger_bf16(largest, largest << 16);
   const int exponent = min(254, 268 - int(largest >> 23));
   const float up_by = __int_as_float(exponent << 23);
 #pragma unroll
@@ -285,11 +318,11 @@ __device__ float to_f16(Words (&pairs)[2], bool some) {
   return some ? __int_as_float((254 - exponent) << 23) : 1.0f;
 }
 
-__device__ void load_query(const Arguments& a, const Cursor& at, Query& q) {
-  const int row = lane() / 4, j = lane() % 4;
+__device__ void load_query(const Arguments& a, int row, int group, Query& q) {
+  const int j = lane() % 4;
 #pragma unroll
   for (int c = 0; c < CHUNKS; ++c) {
-    const int chunk = warp() / KEY_WARPS * CHUNKS + c;
+    const int chunk = first_chunk() + c;
     const bool rope = c == CHUNKS - 1 && chunk == ROPE;
     // Of a key, a lane has the 16 bytes number `j` of each 64.
     const int first = chunk * CHUNK + (rope ? 8 : 16) * j, second = first + (rope ? 32 : 8);
@@ -297,8 +330,8 @@ __device__ void load_query(const Arguments& a, const Cursor& at, Query& q) {
     for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int head = 16 * m + 8 * half + row;
-        Words pairs[2] = {load_q(a, at, head, first), load_q(a, at, head, second)};
+        const int head = 16 * m + 8 * half + lane() / 4;
+        Words pairs[2] = {load_q(a, row, group, head, first), load_q(a, row, group, head, second)};
         q.factor[c][m][half] = to_f16(pairs, !rope) * a.scale_log2;
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
@@ -314,56 +347,70 @@ __device__ void load_query(const Arguments& a, const Cursor& at, Query& q) {
 template <bool HAS_ROPE>
 __device__ void add_scores(Shared& s, int stage, const Query& q) {
   const int row = lane() / 4, j = lane() % 4;
-  const int first_key = warp() % KEY_WARPS * SCORE_TILES * 8, first_chunk = warp() / KEY_WARPS * CHUNKS;
-  const Words* bytes = &s.tile[stage][(first_key + row) * UNITS + first_chunk * 4 + swizzled(row, j)];
-  const unsigned char* exponents = s.exponents[stage][first_key + 2 * j] + first_chunk;
+  const int first_key = warp() % KEY_WARPS * SCORE_TILES * 8;
+  const Words* bytes = &s.tile[stage][(first_key + row) * UNITS + first_chunk() * 4 + swizzled(row, j)];
+  const unsigned char* exponents = s.exponents[stage][first_key + 2 * j] + first_chunk();
   float* to = &s.scores[warp() / KEY_WARPS][row][first_key + 2 * j];
-#pragma unroll
-  for (int n = 0; n < SCORE_TILES; ++n) {
-    float scores[M_TILES][4] = {};
+#pragma unroll 1
+  for (int tiles = 0; tiles < SCORE_TILES; tiles += SCORE_UNROLL) {
+    float scores[SCORE_UNROLL][M_TILES][4] = {};
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
-      float products[M_TILES][4] = {};
-      float scale[2] = {1.0f, 1.0f};
-      if (HAS_ROPE && c == CHUNKS - 1) {
+      const bool rope = HAS_ROPE && c == CHUNKS - 1;
+      float products[SCORE_UNROLL][M_TILES][4] = {};
+      Words words[SCORE_UNROLL], more[SCORE_UNROLL];
+      float scale[SCORE_UNROLL][2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const Words pairs = bytes[8 * n * UNITS + 4 * (c + half)];
+      for (int n = 0; n < SCORE_UNROLL; ++n) {
+        words[n] = bytes[8 * n * UNITS + 4 * c];
+        if (rope) more[n] = bytes[8 * n * UNITS + 4 * (c + 1)];
+        scale[n][0] = rope ? 1.0f : __int_as_float(exponents[8 * n * SCALES + c] << 23);
+        scale[n][1] = rope ? 1.0f : __int_as_float(exponents[(8 * n + 1) * SCALES + c] << 23);
+      }
 #pragma unroll
-          for (int step = 0; step < 2; ++step) {
+      for (int step = 0; step < 4; ++step) {
+#pragma unroll
+        for (int n = 0; n < SCORE_UNROLL; ++n) {
+          if (rope) {
+            const Words& pairs = step < 2 ? words[n] : more[n];
 #pragma unroll
             for (int m = 0; m < M_TILES; ++m) {
-              multiply_bf16(products[m], q.operand[c][2 * half + step][m], pairs.word[2 * step],
-                            pairs.word[2 * step + 1]);
+              multiply_bf16(products[n][m], q.operand[c][step][m], pairs.word[step % 2 * 2],
+                            pairs.word[step % 2 * 2 + 1]);
             }
+          } else {
+            unsigned low, high;
+            f16_of_e4m3(words[n].word[step], low, high);
+#pragma unroll
+            for (int m = 0; m < M_TILES; ++m) multiply_f16(products[n][m], q.operand[c][step][m], low, high);
           }
         }
-      } else {
-        const Words four = bytes[8 * n * UNITS + 4 * c];
-#pragma unroll
-        for (int step = 0; step < 4; ++step) {
-          unsigned low, high;
-          f16_of_e4m3(four.word[step], low, high);
-#pragma unroll
-          for (int m = 0; m < M_TILES; ++m) multiply_f16(products[m], q.operand[c][step][m], low, high);
-        }
-        scale[0] = __int_as_float(exponents[8 * n * SCALES + c] << 23);
-        scale[1] = __int_as_float(exponents[(8 * n + 1) * SCALES + c] << 23);
       }
+#pragma unroll
+      for (int n = 0; n < SCORE_UNROLL; ++n) {
+#pragma unroll
+        for (int m = 0; m < M_TILES; ++m) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            scores[n][m][i] += products[n][m][i] * (scale[n][i % 2] * q.factor[c][m][i / 2]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < SCORE_UNROLL; ++n) {
 #pragma unroll
       for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) scores[m][i] += products[m][i] * (scale[i % 2] * q.factor[c][m][i / 2]);
+        for (int half = 0; half < 2; ++half) {
+          *reinterpret_cast<Scores*>(to + (16 * m + 8 * half) * (TILE + PAD) + 8 * n) = {
+              scores[n][m][2 * half], scores[n][m][2 * half + 1]};
+        }
       }
     }
-#pragma unroll
-    for (int m = 0; m < M_TILES; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        *reinterpret_cast<Scores*>(to + (16 * m + 8 * half) * (TILE + PAD) + 8 * n) = {
-            scores[m][2 * half], scores[m][2 * half + 1]};
-      }
-    }
+    bytes += 8 * SCORE_UNROLL * UNITS;
+    exponents += 8 * SCORE_UNROLL * SCALES;
+    to += 8 * SCORE_UNROLL;
   }
 }
 
@@ -418,19 +465,21 @@ __device__ void weigh(Shared& s, int stage, Softmax& so_far) {
   }
 }
 
-// The weighted sums of a warp's 64 dims, in units of 2**(top - 127 - SCALE_BITS). Tiles 2u and 2u + 1 are dims
+// The weighted sums of a warp's dims, in units of 2**(top - 127 - SCALE_BITS). Tiles 2u and 2u + 1 are dims
 // 16u to 16u + 15: the even and the odd ones of e4m3, the first and the last eight of bf16.
 struct Values {
-  float sum[M_TILES][8][4];
+  float sum[M_TILES][VALUE_TILES][4];
   int top;
 };
+
+__device__ int value_chunk(int warp) { return warp / WARPS_PER_CHUNK; }
 
 // Scales of this warp's values, relative to the largest so far; returns what that changes for the sums.
 __device__ float scale_values(Shared& s, int stage, Values& values) {
   int exponent[TILE / 32], top = values.top;
 #pragma unroll
   for (int i = 0; i < TILE / 32; ++i) {
-    exponent[i] = s.exponents[stage][32 * i + lane()][warp()];
+    exponent[i] = s.exponents[stage][32 * i + lane()][value_chunk(warp())];
     top = max(top, exponent[i]);
   }
   top = __reduce_max_sync(ALL, top);
@@ -464,17 +513,17 @@ __device__ void add_values(Shared& s, int stage, Values& values) {
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
-      for (int tile = 0; tile < 8; ++tile) {
+      for (int tile = 0; tile < VALUE_TILES; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) values.sum[m][tile][i] *= rescale[m][i / 2];
       }
     }
   }
-  const Words* tile = &s.tile[stage][matrix_row * UNITS + 4 * warp()];
-  const Words* units[2] = {tile + swizzled(matrix_row, matrix_unit), tile + swizzled(matrix_row, matrix_unit + 2)};
+  const int within = warp() % WARPS_PER_CHUNK;
+  const Words* unit = &s.tile[stage][matrix_row * UNITS + 4 * value_chunk(warp())];
   const unsigned* from = &s.weights[matrix_row][4 * matrix_unit];
   const unsigned short* scales = &s.value_scales[warp()][2 * j];
-#pragma unroll
+#pragma unroll VALUE_UNROLL
   for (int keys = 0; keys < TILE; keys += 16) {
     unsigned weights[M_TILES][4];
 #pragma unroll
@@ -486,9 +535,11 @@ __device__ void add_values(Shared& s, int stage, Values& values) {
         for (int i = 0; i < 4; ++i) weights[m][i] = bf16_of_f16(weights[m][i]);
       }
 #pragma unroll
-      for (int tile = 0; tile < 8; tile += 2) {
+      for (int tile = 0; tile < VALUE_TILES; tile += 2) {
+        const int units = within * VALUE_TILES + tile;
         unsigned pairs[4];
-        load_matrices_transposed(pairs, units[tile / 2 % 2] + keys * UNITS + tile / 4 * 4);
+        load_matrices_transposed(
+            pairs, unit + keys * UNITS + units / 4 * 4 + swizzled(matrix_row, units % 4 + matrix_unit));
 #pragma unroll
         for (int m = 0; m < M_TILES; ++m) {
           multiply_bf16(values.sum[m][tile], weights[m], pairs[0], pairs[1]);
@@ -504,9 +555,10 @@ __device__ void add_values(Shared& s, int stage, Values& values) {
         for (int i = 0; i < 4; ++i) weights[m][i] = product_f16(weights[m][i], scale[i / 2]);
       }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int tile = 0; tile < VALUE_TILES; tile += 4) {
+        const int units = within * (VALUE_TILES / 2) + tile / 2;
         unsigned bytes[4];
-        load_matrices_transposed(bytes, units[half] + keys * UNITS);
+        load_matrices_transposed(bytes, unit + keys * UNITS + swizzled(matrix_row, units + matrix_unit));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           // A word has two dims of one key and the same dims of the next.
@@ -515,8 +567,8 @@ __device__ void add_values(Shared& s, int stage, Values& values) {
           f16_of_e4m3(chosen_bytes<0x3120>(bytes[2 * i + 1], 0), even[1], odd[1]);
 #pragma unroll
           for (int m = 0; m < M_TILES; ++m) {
-            multiply_f16(values.sum[m][4 * half + 2 * i], weights[m], even[0], even[1]);
-            multiply_f16(values.sum[m][4 * half + 2 * i + 1], weights[m], odd[0], odd[1]);
+            multiply_f16(values.sum[m][tile + 2 * i], weights[m], even[0], even[1]);
+            multiply_f16(values.sum[m][tile + 2 * i + 1], weights[m], odd[0], odd[1]);
           }
         }
       }
@@ -536,14 +588,14 @@ struct alignas(16) Column {
 };
 
 __device__ Column column_of(const Values& values, int k) {
-  const int m = k / 8, half = k / 4 % 2, u = k % 4;
+  const int m = k / COLUMNS_PER_HEAD / 2, half = k / COLUMNS_PER_HEAD % 2, u = k % COLUMNS_PER_HEAD;
   const float(&first)[4] = values.sum[m][2 * u];
   const float(&second)[4] = values.sum[m][2 * u + 1];
   Column column{first[2 * half], first[2 * half + 1], second[2 * half], second[2 * half + 1]};
-  column.multiply(warp() == ROPE ? 1.0f : two_to(values.top - 127 - SCALE_BITS));
+  column.multiply(value_chunk(warp()) == ROPE ? 1.0f : two_to(values.top - 127 - SCALE_BITS));
   return column;
 }
-__device__ int head_of(int k, int thread) { return k / 4 * 8 + thread % 32 / 4; }
+__device__ int head_of(int k, int thread) { return k / COLUMNS_PER_HEAD * 8 + thread % 32 / 4; }
 
 // One over the sum of a head's weights and the sink's; 0 without any key.
 __device__ float one_over(const Arguments& a, int head, Softmax total) {
@@ -557,10 +609,10 @@ __device__ float lse_of(Softmax total) {
 }
 
 __device__ void write(unsigned short* out, int k, int thread, const Column& column) {
-  const int j = thread % 4, chunk = thread / 32, u = k % 4;
+  const int j = thread % 4, u = k % COLUMNS_PER_HEAD;
   const float* v = column.value;
-  unsigned* to = reinterpret_cast<unsigned*>(out + chunk * CHUNK + 16 * u);
-  if (chunk == ROPE) {
+  unsigned* to = reinterpret_cast<unsigned*>(out + thread / 32 * VALUE_DIMS + 16 * u);
+  if (value_chunk(thread / 32) == ROPE) {
     to[j] = bf16_pair(v[0], v[1]);
     to[j + 4] = bf16_pair(v[2], v[3]);
   } else {
@@ -569,19 +621,19 @@ __device__ void write(unsigned short* out, int k, int thread, const Column& colu
 }
 
 // The outputs of a row and group that was this program's alone.
-__device__ void write_result(const Shared& s, const Arguments& a, const Cursor& at, const Values& values) {
+__device__ void write_result(const Shared& s, const Arguments& a, int row, int group, const Values& values) {
 #pragma unroll
   for (int rows = 0; rows < 2 * M_TILES; ++rows) {
-    const int in_group = head_of(4 * rows, threadIdx.x), head = at.group * HEADS + in_group;
+    const int in_group = 8 * rows + lane() / 4, head = group * HEADS + in_group;
     if (head >= a.heads) continue;
-    const long long line = (long long)at.row * a.heads + head;
+    const long long line = (long long)row * a.heads + head;
     const Softmax total{s.peak[in_group], s.sum[in_group]};
     const float factor = one_over(a, head, total);
 #pragma unroll
-    for (int u = 0; u < 4; ++u) {
-      Column column = column_of(values, 4 * rows + u);
+    for (int u = 0; u < COLUMNS_PER_HEAD; ++u) {
+      Column column = column_of(values, rows * COLUMNS_PER_HEAD + u);
       column.multiply(factor);
-      write(a.out + line * DIMS, 4 * rows + u, threadIdx.x, column);
+      write(a.out + line * DIMS, u, threadIdx.x, column);
     }
     if (threadIdx.x % 4 == 0 && warp() == 0) a.lse[line] = lse_of(total);
   }
@@ -591,32 +643,41 @@ __device__ void write_result(const Shared& s, const Arguments& a, const Cursor& 
 struct Shares {
   int first, count;
 
-  __device__ Shares(const Cursor& at, int share)
-      : first(at.begin / share), count((at.begin + at.tiles - 1) / share - first + 1) {}
+  __device__ Shares(Info info, int share)
+      : first(info.begin / share), count((info.begin + info.tiles - 1) / share - first + 1) {}
 
-  // A program has at most one that began before its share and one that ends after.
+  // A program has at most one that ends after its share, and one that began before.
   __device__ float* partial(const Arguments& a, int part) const {
-    return a.partials + (2ll * (first + part) + (part == 0)) * PARTIAL;
+    return a.partials + (long long)(first + part + (part > 0 ? gridDim.x : 0)) * PARTIAL;
   }
   __device__ int* gave_up(const Arguments& a, int part) const {
     return reinterpret_cast<int*>(partial(a, part) + 2 * HEADS);
   }
-  __device__ float* columns(const Arguments& a, int part) const { return partial(a, part) + 2 * HEADS + 4; }
 };
 
-struct Merged {
-  Column column;
+struct alignas(8) Merged {
+  float value[4];
   Softmax total;
 };
 static_assert(sizeof(Shared::scores) >= THREADS * sizeof(Merged), "merging uses them");
 
-__device__ void merge(Merged& into, Column column, Softmax other) {
-  const float peak = fmaxf(into.total.peak, other.peak);
-  const float base = peak == -infinity() ? 0.0f : peak;
-  const float old = power_of_2(into.total.peak - base), fresh = power_of_2(other.peak - base);
+template <int N>
+__device__ void merge(Merged& into, const Merged (&others)[N]) {
+  float peak = into.total.peak;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) into.column.value[i] = into.column.value[i] * old + column.value[i] * fresh;
-  into.total = {peak, into.total.sum * old + other.sum * fresh};
+  for (int n = 0; n < N; ++n) peak = fmaxf(peak, others[n].total.peak);
+  const float base = peak == -infinity() ? 0.0f : peak;
+  const float old = power_of_2(into.total.peak - base);
+  into.total = {peak, into.total.sum * old};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) into.value[i] *= old;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const float factor = power_of_2(others[n].total.peak - base);
+    into.total.sum += others[n].total.sum * factor;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) into.value[i] += others[n].value[i] * factor;
+  }
 }
 
 // One slice of the columns, there are as many as parts, over all parts; threads share the parts if there are
@@ -624,48 +685,47 @@ __device__ void merge(Merged& into, Column column, Softmax other) {
 __device__ __noinline__ void merge_slice(
     Shared& s, const Arguments& a, int row, int group, Shares shares, int slice) {
   const int columns = up(COLUMNS, shares.count);
-  const int together = max(1, THREADS / columns);
+  int together = 1;
+  while (2 * together * columns <= THREADS) together *= 2;
   const int member = columns < THREADS ? threadIdx.x / columns : 0;
-  const int end = min(COLUMNS, (slice + 1) * columns);
   Merged* merged = reinterpret_cast<Merged*>(s.scores);
 #pragma unroll 1
   for (int i = threadIdx.x - member * columns; i < columns; i += THREADS) {
     const int column = slice * columns + i;
-    const bool mine = column < end && member < together;
+    const bool mine = column < COLUMNS && member < together;
     const int k = column / THREADS, thread = column % THREADS, in_group = head_of(k, thread);
     Merged sum{{}, {-infinity(), 0.0f}};
 #pragma unroll 1
     for (int part = member; mine && part < shares.count; part += 4 * together) {
-      Column values[4];
-      Softmax softmax[4];
+      Merged parts[4];
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
-        softmax[n] = {-infinity(), 0.0f};
-        values[n] = {};
         const int other = part + n * together;
-        if (other >= shares.count) continue;
-        const float* from = shares.partial(a, other);
-        softmax[n] = {__ldcg(from + in_group), __ldcg(from + HEADS + in_group)};
-        const float4 four = __ldcg(reinterpret_cast<const float4*>(shares.columns(a, other)) + column);
-        values[n] = {four.x, four.y, four.z, four.w};
+        const float* from = shares.partial(a, min(other, shares.count - 1));
+        const float4 four = __ldcg(reinterpret_cast<const float4*>(from + 2 * HEADS + 4) + column);
+        parts[n] = {{four.x, four.y, four.z, four.w}, {__ldcg(from + in_group), __ldcg(from + HEADS + in_group)}};
+        // One part more than once: what isn't NaN anyway counts 0.
+        if (other >= shares.count) parts[n].total.peak = -infinity();
       }
-#pragma unroll
-      for (int n = 0; n < 4; ++n) merge(sum, values[n], softmax[n]);
+      merge(sum, parts);
     }
-    if (together > 1) {
+#pragma unroll 1
+    for (int step = together / 2; step > 0; step /= 2) {
       merged[threadIdx.x] = sum;
       __syncthreads();
-      for (int n = 1; n < together && member == 0; ++n) {
-        const Merged& other = merged[i + n * columns];
-        merge(sum, other.column, other.total);
+      if (member < step) {
+        const Merged other[1] = {merged[threadIdx.x + step * columns]};
+        merge(sum, other);
       }
+      __syncthreads();
     }
     const int head = group * HEADS + in_group;
     if (!mine || member > 0 || head >= a.heads) continue;
     const long long line = (long long)row * a.heads + head;
-    sum.column.multiply(one_over(a, head, sum.total));
-    write(a.out + line * DIMS, k, thread, sum.column);
-    if (thread / 32 == 0 && k % 4 == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum.total);
+    Column result{sum.value[0], sum.value[1], sum.value[2], sum.value[3]};
+    result.multiply(one_over(a, head, sum.total));
+    write(a.out + line * DIMS, k, thread, result);
+    if (thread / 32 == 0 && k % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum.total);
   }
   __syncthreads();
 }
@@ -691,15 +751,15 @@ __device__ void arrive(Shared& s, Counters* counters, int* gave_up, int count, b
 }
 
 // Leave this program's part of a row and group, and merge what is left to it.
-__device__ void share_result(
-    Shared& s, const Arguments& a, const Cursor& at, int share, const Values& values, bool waits) {
-  const Shares shares(at, share);
+__device__ void share_result(Shared& s, const Arguments& a, int row, int group, Info info, int share,
+                             const Values& values, bool waits) {
+  const Shares shares(info, share);
   const int mine = blockIdx.x - shares.first;
-  Column* columns = reinterpret_cast<Column*>(shares.columns(a, mine));
+  float* partial = shares.partial(a, mine);
+  Column* columns = reinterpret_cast<Column*>(partial + 2 * HEADS + 4);
 #pragma unroll
   for (int k = 0; k < COLUMNS / THREADS; ++k) columns[k * THREADS + threadIdx.x] = column_of(values, k);
   if (threadIdx.x < HEADS) {
-    float* partial = shares.partial(a, mine);
     partial[threadIdx.x] = s.peak[threadIdx.x];
     partial[HEADS + threadIdx.x] = s.sum[threadIdx.x];
   }
@@ -707,19 +767,18 @@ __device__ void share_result(
   __syncthreads();
   if (threadIdx.x == 0) arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
   __syncthreads();
-  if (s.merges) {
-    const int given_up = s.given_up;
-    unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
-    merge_slice(s, a, at.row, at.group, shares, mine);
-    if (given_up > 0) {
-      if (threadIdx.x == 0) s.given_up = 0;
-      __syncthreads();
-      for (int part = threadIdx.x; part < shares.count; part += THREADS) {
-        if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
-      }
-      __syncthreads();
-      for (int i = 0; i < given_up; ++i) merge_slice(s, a, at.row, at.group, shares, parts[i]);
+  unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
+  // First this program's slice, then those of programs that gave up.
+  int slice = s.merges ? mine : -1, given_up = s.given_up;
+  for (int next = 0; slice >= 0; slice = next++ < given_up ? int(parts[next - 1]) : -1) {
+    merge_slice(s, a, row, group, shares, slice);
+    if (next > 0 || given_up == 0) continue;
+    if (threadIdx.x == 0) s.given_up = 0;
+    __syncthreads();
+    for (int part = threadIdx.x; part < shares.count; part += THREADS) {
+      if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
     }
+    __syncthreads();
   }
   if (threadIdx.x == 0 && atomicAdd(&counters->left, 1) == shares.count - 1) *counters = {};
 }
@@ -728,35 +787,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     sparse_mla_decode(const __grid_constant__ Arguments a) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
   wait_for_kernel_before();
-  Cursor work{};
-  int share = 1, left = UNLIMITED;
-  if (a.whole) {
-    work.seek(a, blockIdx.x);
-  } else {
-    left = find_share(s, a, work, share);
-  }
-  if (work.row >= a.rows || left <= 0) return;
+  Cursor ahead{};
+  Share share = find_share(s, a, ahead);
+  if (share.left <= 0) return;
 
-  Cursor ahead = work;
-  int left_ahead = left;
-  Key keys[STAGES];
-#pragma unroll
-  for (int i = 0; i < STAGES; ++i) {
-    keys[i] = key_of_thread(ahead, left_ahead-- > 0);
-    ahead.step(a);
-  }
-#pragma unroll
-  for (int i = 0; i < STAGES - 1; ++i) {
-    gather(s, a, i, keys[i]);
-    end_copy_group();
-  }
-  Key next = keys[STAGES - 1];
-
+  Info info = ahead.info;
+  Key next = key_of_thread(ahead, true);
+  Share share_ahead = share;
   int stage = 0;
+#pragma unroll 1
+  for (int filled = 0; filled < STAGES - 1; ++filled) {
+    gather(s, a, filled, ahead.info, next);
+    ahead.step(a);
+    --share_ahead.left;
+    next = key_of_thread(ahead, share_ahead.has(ahead.info));
+  }
   while (true) {
-    const int first_tile = work.tile;
+    const int row = a.groups == 1 ? info.unit : info.unit / a.groups, group = info.unit - row * a.groups;
+    const int first_tile = info.tile;
     Query q;
-    load_query(a, work, q);
+    load_query(a, row, group, q);
     Softmax softmax{-infinity(), 0.0f};
     Values values = {};
     bool row_ends, last;
@@ -764,10 +814,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
       wait_for_copies<STAGES - 2>();
       __syncthreads();
       // Where the tile before this one was.
-      gather(s, a, stage == 0 ? STAGES - 1 : stage - 1, next);
-      end_copy_group();
-      next = key_of_thread(ahead, left_ahead-- > 0);
+      gather(s, a, stage == 0 ? STAGES - 1 : stage - 1, ahead.info, next);
       ahead.step(a);
+      --share_ahead.left;
+      next = key_of_thread(ahead, share_ahead.has(ahead.info));
 
       if (warp() / KEY_WARPS == DIM_WARPS - 1) {
         add_scores<true>(s, stage, q);
@@ -777,25 +827,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
       __syncthreads();
       weigh(s, stage, softmax);
       __syncthreads();
-      if (warp() == ROPE) {
+      if (value_chunk(warp()) == ROPE) {
         add_values<true>(s, stage, values);
       } else {
         add_values<false>(s, stage, values);
       }
-
+      info = s.info[stage];
       stage = stage + 1 == STAGES ? 0 : stage + 1;
-      row_ends = work.tile + 1 == work.tiles;
-      last = --left == 0;
+      row_ends = info.tile + 1 == info.tiles;
+      last = --share.left <= 0 && (row_ends || info.tiles > share.whole);
       if (row_ends || last) break;
-      ++work.tile;
     }
     if (row_ends && first_tile == 0) {
-      write_result(s, a, work, values);
+      write_result(s, a, row, group, values);
     } else {
-      share_result(s, a, work, share, values, last);
+      share_result(s, a, row, group, info, share.size, values, last);
     }
-    work.step(a);
-    if (last || work.row >= a.rows) break;
+    if (last) break;
+    info = s.info[stage];
   }
   wait_for_copies<0>();
 }

@@ -32,8 +32,9 @@ from .cuda_cpp import CudaKernel, CudaLaunch
 DIMS = 512
 KEY_BYTES = 576
 SCALE_BYTES = 8
-THREADS = 256
 COUNTERS = 2
+# Keys of a row that one program does sooner than several could merge.
+SMALL_ROW = 128
 # Programs of a launch: as many as may share one row.
 MAX_PROGRAMS = 512
 
@@ -48,6 +49,9 @@ class DecodeConfig:
     stages: int
     programs_per_sm: int
     dim_warps: int = 4
+    threads: int = 256
+    score_unroll: int = 1
+    value_unroll: int = 1
 
     @property
     def heads(self) -> int:
@@ -65,10 +69,10 @@ class DecodeConfig:
 
     def shared_bytes(self) -> int:
         """Shared memory of a block: ``Shared`` of decode.cu."""
-        stage = self.tile * (KEY_BYTES + SCALE_BYTES + 4)
-        padded = self.tile + 8
-        heads = self.heads * (padded * (4 * self.dim_warps + 2) + 3 * 4)
-        rest = 2 * 8 * self.tile + 4 * (8 + 4)
+        warps = self.threads // 32
+        stage = self.tile * (KEY_BYTES + SCALE_BYTES + 4) + 16
+        heads = self.heads * ((self.tile + 8) * (4 * self.dim_warps + 2) + 3 * 4)
+        rest = 2 * warps * self.tile + 4 * (warps + 5)
         return -(-(self.stages * stage + heads + rest) // 16) * 16
 
 
@@ -112,7 +116,7 @@ class _Arguments(Structure):
         *((name, c_void_p) for name in ("partials", "counters")),
         *((f"stride_q_{name}", c_int64) for name in ("row", "head")),
         ("scale_log2", c_float),
-        *((name, c_int32) for name in ("rows", "heads", "groups", "whole", "unused")),
+        *((name, c_int32) for name in ("rows", "heads", "groups", "whole")),
     ]
 
 
@@ -271,7 +275,7 @@ def plan(
     return CudaLaunch(
         kernel=kernel(config),
         grid=grid,
-        block=THREADS,
+        block=config.threads,
         argument=_Arguments(
             near=near,
             far=far,
@@ -287,7 +291,7 @@ def plan(
             rows=batch,
             heads=heads,
             groups=groups,
-            whole=not shared_out,
+            whole=SMALL_ROW // config.tile if shared_out else 2**31 - 1,
         ),
         tensors=(
             *(q, k_cache, indices, topk_length, attn_sink),
@@ -300,11 +304,14 @@ def plan(
 def kernel(config: DecodeConfig) -> CudaKernel:
     """The kernel of a launch shape: all that is compiled; every other argument is read at run time."""
     constants = dict(
+        THREADS=config.threads,
         M_TILES=config.m_tiles,
         TILE=config.tile,
         STAGES=config.stages,
         PROGRAMS_PER_SM=config.programs_per_sm,
         DIM_WARPS=config.dim_warps,
+        SCORE_UNROLL_=config.score_unroll,
+        VALUE_UNROLL_=config.value_unroll,
         MAX_PROGRAMS=MAX_PROGRAMS,
         SHARED_BYTES=config.shared_bytes(),
     )

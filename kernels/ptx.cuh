@@ -83,6 +83,12 @@ __device__ unsigned product_f16(unsigned a, unsigned b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
 }
+// The larger of each of two bf16; a number rather than NaN.
+__device__ unsigned larger_bf16(unsigned a, unsigned b) {
+  unsigned pair;
+  asm("max.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
+  return pair;
+}
 // Bytes of `a` (0 to 3) and `b` (4 to 7), chosen by the digits of `which`, the last for the first.
 template <unsigned WHICH>
 __device__ unsigned chosen_bytes(unsigned a, unsigned b) {
