@@ -1,6 +1,7 @@
 // Sparse MLA attention over the paged fp8 caches, in one launch. See decode.py.
 //
-// THREADS, M_TILES, TILE, STAGES, DIM_WARPS, MAX_PROGRAMS, PROGRAMS_PER_SM and SHARED_BYTES are given by the compiler's command line.
+// The constants in capitals that are not declared here are given by the compiler's command line: see
+// DecodeConfig.
 //
 // A program gathers TILE keys at a time, as the bytes that they are in the cache, and never widens them in
 // shared memory: operands of the tensor cores are made of them in registers, as f16, which holds every e4m3.
@@ -20,7 +21,6 @@ constexpr int SCALES = 8;  // bytes: seven exponents and a pad
 constexpr int CHUNKS = 8 / DIM_WARPS;  // of a warp, in scores
 constexpr int KEY_WARPS = WARPS / DIM_WARPS;
 constexpr int SCORE_TILES = TILE / KEY_WARPS / 8;
-constexpr int SCORE_UNROLL = SCORE_UNROLL_;
 constexpr int WARPS_PER_CHUNK = WARPS / 8;            // in values
 constexpr int VALUE_TILES = 8 / WARPS_PER_CHUNK;      // of 8 dims, of a warp
 constexpr int COLUMNS_PER_HEAD = VALUE_TILES / 2;     // of a thread
@@ -35,7 +35,6 @@ constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS + 4;  // with peaks, sums, and 
 constexpr int GAVE_UP = 1 << 16;
 constexpr int POLLS = 16;
 constexpr unsigned ALL = 0xffffffffu;
-constexpr int VALUE_UNROLL = VALUE_UNROLL_;
 
 // f16 has few exponents. Weights are times 2**7, so that 2**-31 is the smallest; their scales are relative to
 // the largest so far, times 2**8, so that 2**-32 is the smallest.
@@ -203,7 +202,7 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   total *= a.groups;
   // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
   Share share{up(total, total <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x), 0, a.whole};
-  share.whole = max(a.whole, 2 * share.size);
+  share.whole = max(a.whole, share.size);
   const int first = blockIdx.x * share.size;
   share.left = min(share.size, total - first);
   if (share.left <= 0) return share;

@@ -5,12 +5,12 @@ one, the compressed cache's. All heads share one key of 512 dims, which is the v
 are one side of the matrix products, and a key is gathered once for all of them.
 
 The keys of all rows are a list of tiles, cut into equal shares for programs that all run at once: a long row
-among short ones is many programs' work, and nothing depends on the width of the index tables. Of a row that
-several programs had, the one that finishes last merges the parts, in a fixed order; of many parts, programs
-that have nothing else to do merge some too. No program depends on another.
+among short ones is many programs' work, and nothing depends on the width of the index tables. A row that is
+no longer than a share is not cut. Of one that several programs had, each that finds all parts there within a
+few microseconds merges a slice, and the last to arrive what is left, always in the same order. No program
+depends on another.
 
-CUDA C++ (``decode.cu``), because Triton widens the keys through shared memory: the same plan in Triton took
-3 times as long on an H200.
+CUDA C++ (``decode.cu``), because Triton widens the keys through shared memory.
 
 Bytes moved per row and head group: 584 a key, 2 * 1,024 a head for q and the output; and per row that is
 shared out, 2 * 2,048 a head and part. Deterministic: which program finishes last changes nothing.
@@ -41,17 +41,20 @@ MAX_PROGRAMS = 512
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Launch shape of the attention kernel: heads of a program in tiles of 16, keys of a tile, tiles in
-    shared memory, programs that share an SM."""
+    """Launch shape of the attention kernel.
+
+    Heads of a program in tiles of 16, keys of a tile, tiles in shared memory, steps of the loops over scores
+    and values that the compiler unrolls, programs that share an SM, warps that share the dims of a score.
+    """
 
     m_tiles: int
     tile: int
     stages: int
-    programs_per_sm: int
+    score_unroll: int
+    value_unroll: int
+    programs_per_sm: int = 1
     dim_warps: int = 4
     threads: int = 256
-    score_unroll: int = 1
-    value_unroll: int = 1
 
     @property
     def heads(self) -> int:
@@ -76,12 +79,12 @@ class DecodeConfig:
         return -(-(self.stages * stage + heads + rest) // 16) * 16
 
 
-# By whether a block of 16 heads is enough, and whether an SM has over 200 KB of shared memory.
+# By tiles of heads, and by whether an SM has over 200 KB of shared memory.
 CONFIGS = {
-    (1, False): DecodeConfig(m_tiles=1, tile=32, stages=2, programs_per_sm=2),
-    (2, False): DecodeConfig(m_tiles=2, tile=32, stages=3, programs_per_sm=1),
-    (1, True): DecodeConfig(m_tiles=1, tile=32, stages=4, programs_per_sm=2),
-    (2, True): DecodeConfig(m_tiles=2, tile=32, stages=4, programs_per_sm=1),
+    (1, False): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),
+    (1, True): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),
+    (2, False): DecodeConfig(2, tile=32, stages=3, score_unroll=2, value_unroll=2),
+    (2, True): DecodeConfig(2, tile=64, stages=2, score_unroll=2, value_unroll=2),
 }
 
 
@@ -120,19 +123,24 @@ class _Arguments(Structure):
     ]
 
 
-def config_for(heads: int, device: torch.device) -> DecodeConfig:
-    """The launch shape for a number of heads on a device."""
-    return CONFIGS[1 if heads <= 16 else 2, has_large_sms(device)]
+def config_for(batch: int, heads: int, device: torch.device) -> DecodeConfig:
+    """The launch shape for a number of rows and heads on a device.
+
+    32 heads to a program read and widen a key once for all of them; 16 give twice the programs, which is
+    faster while the GPU has a multiprocessor for each.
+    """
+    few = batch * -(-heads // 16) <= sm_count(device)
+    return CONFIGS[1 if few or heads <= 16 else 2, has_large_sms(device)]
 
 
 def decode_workspace(heads: int, device: torch.device | str) -> DecodeWorkspace:
     """Workspace for calls with ``heads`` heads, of any number of rows and keys.
 
-    One launch at a time may use it: one per stream. 64 KiB for each program that the GPU runs at once, for
-    up to 16 heads; 128 KiB for more.
+    One launch at a time may use it: one per stream. 64 KiB for each multiprocessor of the GPU for up to 16
+    heads, 129 KiB for more.
     """
     device = torch.device(device)
-    config = config_for(heads, device)
+    config = CONFIGS[1 if heads <= 16 else 2, has_large_sms(device)]
     programs = config.programs(device)
     return DecodeWorkspace(
         partials=torch.empty(
@@ -263,7 +271,7 @@ def plan(
             checks, "extra_", extra_k_cache, extra_indices, extra_topk_length, batch
         )
 
-    config = config_for(heads, q.device)
+    config = config_for(batch, heads, q.device)
     groups = -(-heads // config.heads)
     programs = config.programs(q.device)
     grid = min(programs, max(1, batch * groups) * (num_splits or programs))
@@ -310,8 +318,8 @@ def kernel(config: DecodeConfig) -> CudaKernel:
         STAGES=config.stages,
         PROGRAMS_PER_SM=config.programs_per_sm,
         DIM_WARPS=config.dim_warps,
-        SCORE_UNROLL_=config.score_unroll,
-        VALUE_UNROLL_=config.value_unroll,
+        SCORE_UNROLL=config.score_unroll,
+        VALUE_UNROLL=config.value_unroll,
         MAX_PROGRAMS=MAX_PROGRAMS,
         SHARED_BYTES=config.shared_bytes(),
     )
@@ -363,7 +371,12 @@ def _cache(checks, prefix, pages, indices, lengths, batch) -> _Cache:
         tuple(indices.shape),
     )
     checks.tensor(name, indices, torch.int32, indices.shape)
-    checks.unit_columns(name, indices.flatten(0, -2))
+    checks.expect(
+        indices.stride(-1) == 1 or width <= 1,
+        f"{name} strides",
+        "unit column stride",
+        indices.stride(),
+    )
     if lengths is not None:
         checks.tensor(f"{prefix}topk_length", lengths, torch.int32, (batch,))
     return _Cache(

@@ -1,0 +1,92 @@
+"""The attention kernel, compiled by NVRTC for sm_120 and sm_121 without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compile_gate import compile_cuda_for
+from decode_cases import DecodeCase, make_decode, unwritten
+from kernels import decode
+from kernels.config import SM120
+
+pytest.importorskip(
+    "cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc"
+)
+
+M_TILES = (1, 2)
+
+
+def launch(m_tiles: int, **changes):
+    """On the CPU, so with the configurations of a GPU with small multiprocessors."""
+    heads = 16 * m_tiles
+    case = replace(DecodeCase("aot", (128,) * 5, (200,) * 5, heads=heads), **changes)
+    inputs = make_decode(case)
+    out, lse = unwritten(inputs)
+    workspace = decode.decode_workspace(heads, "cpu")
+    return decode.plan(*inputs, out=out, lse=lse, workspace=workspace)
+
+
+@pytest.mark.parametrize("arch", (120, 121))
+@pytest.mark.parametrize("m_tiles", M_TILES)
+def test_fits_the_card(m_tiles, arch, report):
+    planned = launch(m_tiles)
+    assert planned.kernel == decode.kernel(decode.CONFIGS[m_tiles, False])
+    machine = compile_cuda_for(planned, arch)
+    resident = SM120.blocks_resident(
+        machine.registers, machine.shared, machine.num_warps
+    )
+    report.row(f"attention, {16 * m_tiles} heads", machine, resident)
+    assert machine.shared <= SM120.shared_per_block
+    assert machine.stack_bytes == 0
+    assert not machine.forbidden and machine.byte_loads == 0
+    assert resident >= decode.CONFIGS[m_tiles, False].programs_per_sm
+    if machine.sass is not None:
+        assert machine.async_copies > 0
+        assert {name.split(".")[1] for name in machine.mma} == {"16816"}
+
+
+@pytest.mark.parametrize("arch", (89, 90, 100))
+@pytest.mark.parametrize("large", (False, True))
+@pytest.mark.parametrize("m_tiles", M_TILES)
+def test_compiles_on_the_other_cards_that_the_flag_allows(m_tiles, large, arch):
+    planned = launch(m_tiles)
+    kernel = decode.kernel(decode.CONFIGS[m_tiles, large])
+    assert compile_cuda_for(replace(planned, kernel=kernel), arch).stack_bytes == 0
+
+
+@pytest.mark.parametrize("m_tiles", M_TILES)
+def test_the_shared_memory_that_the_launch_asks_for_is_what_the_kernel_declares(
+    m_tiles,
+):
+    """16 bytes less must not compile."""
+    kernel = decode.kernel(decode.CONFIGS[m_tiles, False])
+    less = dict(kernel.constants) | {"SHARED_BYTES": kernel.shared_bytes - 16}
+    with pytest.raises(RuntimeError, match="what the launch asks for"):
+        replace(kernel, constants=tuple(less.items())).cubin(120)
+
+
+def test_one_kernel_for_each_class_of_rows_and_heads():
+    """Heads and, beyond 16 of them, whether there are many rows decide what is compiled; nothing else does."""
+    kernels = {}
+    for heads in (1, 8, 16, 17, 32, 64, 128):
+        for rows in (1, 5, 70):
+            for changes in (
+                dict(width=64),
+                dict(width=8_256, far_page=2, sink=False, strided_q=True),
+                dict(far=None, lengths=False, near_page=64),
+            ):
+                case = dict(near=(3,) * rows, far=(2,) * rows, heads=heads) | changes
+                many = heads > 16 and rows * -(-heads // 16) > 4
+                kernels.setdefault(many, set()).add(launch(1, **case).kernel)
+    assert [len(found) for found in kernels.values()] == [1, 1]
+
+
+def test_the_gate_sees_spills():
+    kernel = decode.kernel(decode.CONFIGS[1, False])
+    squeezed = dict(kernel.constants) | {"PROGRAMS_PER_SM": 3}
+    tight = replace(
+        launch(1), kernel=replace(kernel, constants=tuple(squeezed.items()))
+    )
+    assert compile_cuda_for(tight, 120).stack_bytes > 0
