@@ -15,7 +15,7 @@ class Report:
 
     def row(self, name: str, machine, resident: int) -> None:
         """Add one compiled configuration; ``resident`` blocks fit an SM."""
-        mma = "+".join(f"{n}x {kind.split('.')[3]}" for kind, n in machine.mma.items())
+        mma = "+".join(f"{n}x {_short(kind)}" for kind, n in machine.mma.items())
         self._rows.append(
             f"{name:<34} sm_{machine.arch} {machine.registers:>5} {machine.spill_bytes:>6}"
             f" {machine.shared:>7} {machine.num_warps:>5} {resident:>7}"
@@ -27,6 +27,11 @@ class Report:
 def report(request) -> Report:
     rows = request.config.stash.setdefault(ROWS, [])
     return Report(rows)
+
+
+def _short(kind: str) -> str:
+    """The shape of a PTX instruction; a SASS one as it is."""
+    return kind.split(".")[3] if kind.startswith("mma") else kind
 
 
 def pytest_terminal_summary(terminalreporter, config):

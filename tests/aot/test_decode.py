@@ -20,11 +20,10 @@ M_TILES = (1, 2)
 
 def launch(m_tiles: int, **changes):
     """On the CPU, so with the configurations of a GPU with small multiprocessors."""
-    heads = 16 * m_tiles
-    case = replace(DecodeCase("aot", (128,) * 5, (200,) * 5, heads=heads), **changes)
-    inputs = make_decode(case)
+    case = DecodeCase("aot", (128,) * 5, (200,) * 5, heads=16 * m_tiles)
+    inputs = make_decode(replace(case, **changes))
     out, lse = unwritten(inputs)
-    workspace = decode.decode_workspace(heads, "cpu")
+    workspace = decode.decode_workspace(inputs.q.shape[2], "cpu")
     return decode.plan(*inputs, out=out, lse=lse, workspace=workspace)
 
 

@@ -277,7 +277,7 @@ def test_bad_input_is_named_and_nothing_is_written(what):
 def test_a_wrong_result_is_caught(seed):
     inputs = make_decode(DecodeCase("guard", (40,), None), seed=seed)
     out, lse = run(inputs)
-    out[0, 0, 3, 17] *= 1.1
+    out[0, 0, 3, 17] += 0.02 * out[0, 0, 3].abs().max()
     with pytest.raises(AssertionError):
         assert_attention(inputs, (out, lse))
 

@@ -1,0 +1,122 @@
+// Sizes, arguments and shared memory of decode.cu.
+
+constexpr int WARPS = THREADS / 32;
+constexpr int HEADS = 16 * M_TILES;
+constexpr int DIMS = 512;
+constexpr int CHUNK = 64;       // dims with one scale
+constexpr int ROPE = 7;         // the chunk of bf16 dims, without a scale
+constexpr int KEY_BYTES = 576;  // 448 e4m3, 64 bf16
+constexpr int UNITS = KEY_BYTES / 16;
+constexpr int SCALES = 8;  // bytes: seven exponents and a pad
+constexpr int CHUNKS = 8 / DIM_WARPS;  // of a warp, in scores
+constexpr int KEY_WARPS = WARPS / DIM_WARPS;
+constexpr int SCORE_TILES = TILE / KEY_WARPS / 8;
+constexpr int WARPS_PER_CHUNK = WARPS / 8;            // in values
+constexpr int VALUE_TILES = 8 / WARPS_PER_CHUNK;      // of 8 dims, of a warp
+constexpr int COLUMNS_PER_HEAD = VALUE_TILES / 2;     // of a thread
+constexpr int VALUE_DIMS = CHUNK / WARPS_PER_CHUNK;   // of a warp
+constexpr int LANES_PER_KEY = THREADS / TILE;
+constexpr int LANES_PER_HEAD = THREADS / HEADS;
+constexpr int KEYS_PER_LANE = TILE / LANES_PER_HEAD;
+constexpr int VECTOR = KEYS_PER_LANE < 4 ? 2 : 4;
+constexpr int PAD = 8;
+constexpr int COLUMNS = HEADS * DIMS / 4;              // of a partial result, four values each
+constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS + 4;  // with peaks, sums, and whether its program gave up
+constexpr int GAVE_UP = 1 << 16;
+constexpr int POLLS = 16;
+constexpr unsigned ALL = 0xffffffffu;
+
+// f16 has few exponents. Weights are times 2**7, so that 2**-31 is the smallest; their scales are relative to
+// the largest so far, times 2**8, so that 2**-32 is the smallest.
+constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
+
+static_assert(TILE % 32 == 0 && TILE * LANES_PER_KEY == THREADS, "threads share the keys of a tile");
+static_assert(LANES_PER_KEY % 4 == 0, "and 64 bytes of a key are next to each other");
+static_assert(KEYS_PER_LANE * LANES_PER_HEAD == TILE && KEYS_PER_LANE % VECTOR == 0, "and its scores");
+static_assert(WARPS_PER_CHUNK == 1 || WARPS_PER_CHUNK == 2, "a warp has a chunk of the values or a half");
+
+// What is loaded and stored at once.
+struct alignas(16) Words {
+  unsigned word[4];
+};
+struct alignas(8) Pairs {
+  unsigned first, second;
+};
+struct alignas(8) Scores {
+  float first, second;
+};
+template <class T>
+struct alignas(4 * VECTOR) Vector {
+  T of[VECTOR];
+};
+
+// One of the two paged caches, and which of its keys a row attends to.
+struct Cache {
+  const unsigned char* pages;
+  const int* indices;
+  const int* lengths;  // null: the whole width
+  long long stride_indices, stride_length;
+  unsigned page_bytes;
+  int page_bits, width, unused;
+
+  __device__ int length(int row) const {
+    if (lengths == nullptr || width == 0) return width;
+    return max(0, min(__ldg(lengths + row * stride_length), width));
+  }
+};
+
+// The arguments. Strides in elements; `sink` may be null.
+struct Arguments {
+  Cache near, far;
+  const unsigned short* q;
+  const float* sink;
+  unsigned short* out;
+  float* lse;
+  float* partials;
+  int* counters;
+  long long stride_q_row, stride_q_head;
+  float scale_log2;  // of the scores, times log2(e)
+  int rows, heads, groups;
+  int whole;  // tiles of a row that one program does at least, even if its share is smaller
+};
+
+// What programs leave for each other about a row and group that several had: zero between launches.
+struct Counters {
+  int arrived;  // programs that are done, and GAVE_UP for each of them that does not wait for the others
+  int left;
+};
+
+// A tile: the row and group that it is of, as row * groups + group; which one of how many; how many tiles there
+// are in the list of all tiles before the first.
+struct alignas(16) Info {
+  int unit, tile, tiles, begin;
+};
+
+struct Shared {
+  Words tile[STAGES][TILE * UNITS];
+  unsigned char exponents[STAGES][TILE][SCALES];
+  float scores[DIM_WARPS][HEADS][TILE + PAD];
+  unsigned weights[HEADS][(TILE + PAD) / 2];  // f16 pairs
+  unsigned short value_scales[WARPS][TILE];   // f16, by chunk
+  int valid[STAGES][TILE];
+  Info info[STAGES];
+  float rescale[HEADS];
+  float peak[HEADS];
+  float sum[HEADS];
+  int partial[WARPS];
+  int row, begin, tiles;
+  int merges, given_up;
+};
+static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
+static_assert(sizeof(Shared::weights) >= 2 * MAX_PROGRAMS, "merging lists parts there");
+
+extern __shared__ int4 shared_memory[];
+
+__device__ int lane() { return threadIdx.x & 31; }
+__device__ int warp() { return threadIdx.x >> 5; }
+__device__ float infinity() { return __int_as_float(0x7f800000); }
+__device__ float two_to(int exponent) { return __int_as_float(max(0, exponent + 127) << 23); }
+__device__ int up(int n, int to) { return (n + to - 1) / to; }
+
+// Units of a key within 64 bytes change places, since keys in order would meet in the same banks.
+__device__ int swizzled(int key, int unit) { return unit ^ (key >> 1 & 3); }

@@ -1,0 +1,149 @@
+// Which tiles are a program's, and the gathering of their keys: part of decode.cu.
+
+// A point in the list of all tiles: rows one after another, the head groups of a row next to each other.
+struct Cursor {
+  Info info;
+  int near, keys;                         // of the row: in the first cache, in both
+  const int *near_indices, *far_indices;  // by position among both
+
+  __device__ void seek(const Arguments& a, int unit) {
+    const int row = a.groups == 1 ? unit : unit / a.groups;
+    info = {unit, 0, 1, info.begin};
+    near = keys = 0;
+    if (row >= a.rows) return;
+    near = a.near.length(row);
+    keys = near + a.far.length(row);
+    // A row without keys has one tile too: its outputs have to be written.
+    info.tiles = max(1, up(keys, TILE));
+    near_indices = a.near.indices + row * a.near.stride_indices;
+    far_indices = a.far.indices + row * a.far.stride_indices - near;
+  }
+
+  __device__ void step(const Arguments& a) {
+    if (++info.tile < info.tiles) return;
+    info.begin += info.tiles;
+    seek(a, info.unit + 1);
+  }
+};
+
+__device__ int tiles_of(const Arguments& a, int row) {
+  return max(1, up(a.near.length(row) + a.far.length(row), TILE));
+}
+
+// The sum of `value` over the threads before this one, and over all.
+__device__ int sum_before(Shared& s, int value, int& total) {
+  int inclusive = value;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(ALL, inclusive, step);
+    if (lane() >= step) inclusive += other;
+  }
+  __syncthreads();
+  if (lane() == 31) s.partial[warp()] = inclusive;
+  __syncthreads();
+  const int part = lane() < WARPS ? s.partial[lane()] : 0;
+  total = __reduce_add_sync(ALL, part);
+  return __reduce_add_sync(ALL, lane() < warp() ? part : 0) + inclusive - value;
+}
+
+// A program's share of the list of all tiles: equal parts of it, so that a long row is many programs' work. A
+// row and group of at most `whole` tiles is not cut: it belongs to the share in which it begins.
+struct Share {
+  int size, left, whole;
+
+  // Whether a tile, the first ones of the share done, is this program's.
+  __device__ bool has(Info info) const { return left > 0 || (info.tile > 0 && info.tiles <= whole); }
+};
+
+__device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
+  int row = a.rows == 1 ? 0 : threadIdx.x;
+  int mine = row < a.rows ? tiles_of(a, row) : 0;
+  int before = 0, total = mine;
+  if (a.rows > 1) before = sum_before(s, mine, total);
+  int end = total;
+  if (a.rows > THREADS) {
+    int later = 0, rest;
+#pragma unroll 1
+    for (int r = row + THREADS; r < a.rows; r += THREADS) later += tiles_of(a, r);
+    sum_before(s, later, rest);
+    total += rest;
+  }
+  total *= a.groups;
+  // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
+  Share share{up(total, total <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x), 0, a.whole};
+  share.whole = max(a.whole, share.size);
+  const int first = blockIdx.x * share.size;
+  share.left = min(share.size, total - first);
+  if (share.left <= 0) return share;
+#pragma unroll 1
+  while (end * a.groups <= first) {
+    row += THREADS;
+    mine = row < a.rows ? tiles_of(a, row) : 0;
+    int here;
+    before = end + sum_before(s, mine, here);
+    end += here;
+  }
+  int begin = before * a.groups;
+  if (a.rows > 1) {
+    if (begin <= first && first < begin + mine * a.groups) {
+      s.row = row;
+      s.begin = begin;
+      s.tiles = mine;
+    }
+    __syncthreads();
+    row = s.row;
+    begin = s.begin;
+    mine = s.tiles;
+  }
+  const int group = a.groups == 1 ? 0 : (first - begin) / mine;
+  start.info.begin = begin + group * mine;
+  start.seek(a, row * a.groups + group);
+  start.info.tile = first - start.info.begin;
+  if (start.info.tile > 0 && start.info.tiles <= share.whole) {
+    share.left -= start.info.tiles - start.info.tile;
+    start.info.tile = start.info.tiles - 1;
+    if (share.left > 0) start.step(a);
+  }
+  return share;
+}
+
+// A key to gather: its index in a cache, or -1.
+struct Key {
+  int index;
+  bool far;
+};
+
+__device__ Key key_of_thread(const Cursor& at, bool some) {
+  const int position = at.info.tile * TILE + threadIdx.x / LANES_PER_KEY;
+  Key key{-1, position >= at.near};
+  if (some && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
+  return key;
+}
+
+template <int I>
+__device__ void copy_key(Words* to, const unsigned char* from, int part, bool some) {
+  constexpr int FIRST = I * LANES_PER_KEY;
+  if constexpr (FIRST < UNITS) {
+    if (FIRST + LANES_PER_KEY <= UNITS || FIRST + part < UNITS) copy16_async<FIRST * 16>(to, from, some);
+    copy_key<I + 1>(to, from, part, some);
+  }
+}
+
+// Begin to gather this thread's part of a tile. What isn't a key is zeros, so that a weight of 0 is enough.
+__device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key from) {
+  const int key = threadIdx.x / LANES_PER_KEY, part = threadIdx.x % LANES_PER_KEY;
+  const bool some = from.index >= 0;
+  const unsigned index = some ? from.index : 0;
+  const int bits = from.far ? a.far.page_bits : a.near.page_bits;
+  const unsigned page_bytes = from.far ? a.far.page_bytes : a.near.page_bytes;
+  const unsigned char* pages = from.far ? a.far.pages : a.near.pages;
+  const unsigned char* page = pages + (unsigned long long)(index >> bits) * page_bytes;
+  const unsigned slot = index & ((1u << bits) - 1);
+  copy_key<0>(&s.tile[stage][key * UNITS + swizzled(key, part)], page + slot * KEY_BYTES + part * 16, part, some);
+  if (part == 0) {
+    copy8_async(s.exponents[stage][key], page + (unsigned(KEY_BYTES) << bits) + slot * SCALES, some);
+    s.valid[stage][key] = some;
+  }
+  if (threadIdx.x == 0) s.info[stage] = info;
+  end_copy_group();
+}
