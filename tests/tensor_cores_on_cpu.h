@@ -12,11 +12,6 @@ struct alignas(16) float4 {
   float x, y, z, w;
 };
 
-inline float __int_as_float(int bits) {
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
 inline int __float_as_int(float value) {
   int bits;
   std::memcpy(&bits, &value, 4);

@@ -22,11 +22,17 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import torch  # noqa: E402
 import triton  # noqa: E402
 
-from . import bench_indexer, bench_metadata, bench_topk, gputime  # noqa: E402
+from . import bench_decode, bench_indexer, bench_metadata, bench_topk  # noqa: E402
+from . import gputime  # noqa: E402
 from .benchcase import Bench, BenchCase, Prepared  # noqa: E402
 from .errors import Exit, Failure  # noqa: E402
 
-BENCHES = (bench_indexer.BENCH, bench_metadata.BENCH, bench_topk.BENCH)
+BENCHES = (
+    bench_indexer.BENCH,
+    bench_metadata.BENCH,
+    bench_topk.BENCH,
+    bench_decode.BENCH,
+)
 SOURCES = (".py", ".cu", ".cuh")
 
 

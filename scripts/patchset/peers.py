@@ -5,6 +5,7 @@ None is a dependency. A peer that is not installed is left out; one that fails s
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from functools import partial
@@ -16,6 +17,8 @@ from stock import call_stock, indexer_functions
 
 # The stock logits gather, widen and multiply the whole width: bytes per (row, position).
 STOCK_LOGITS_BYTES = 1160
+
+STOCK_ATTENTION = "flash_mla_sm120_triton"
 
 Peer = tuple[str, Callable]
 
@@ -150,3 +153,61 @@ def _topk_v2(inputs) -> Callable:
 
 def _torch_topk(length: int, k: int, inputs) -> Callable:
     return partial(torch.topk, inputs.scores[:, :length], k, dim=1)
+
+
+def stock_attention() -> Iterator[Peer]:
+    """The Triton kernel that SGLang runs on sm_120; its file alone will do."""
+    for package in ("", "sglang.srt.layers.attention."):
+        if importlib.util.find_spec(package.split(".")[0] or STOCK_ATTENTION):
+            yield "stock", partial(_stock_attention, package + STOCK_ATTENTION)
+            return
+
+
+def flash_mla(heads: int) -> Iterator[Peer]:
+    """FlashMLA of SGLang's kernels, for the heads that it takes; sm_90 and sm_100."""
+    if heads in (64, 128) and importlib.util.find_spec("sgl_kernel"):
+        yield "FlashMLA", _flash_mla
+
+
+def _stock_attention(module: str, inputs) -> Callable:
+    kernel = importlib.import_module(module).flash_mla_sparse_decode_triton
+    return partial(kernel, *_as_e4m3(inputs))
+
+
+def _flash_mla(inputs) -> Callable:
+    from sgl_kernel import flash_mla
+
+    # What it plans once a step for all layers is made by its first call, here.
+    plan, _ = flash_mla.get_mla_metadata()
+    inputs = _as_e4m3(inputs)
+
+    def call():
+        return flash_mla.flash_mla_with_kvcache(
+            inputs.q,
+            inputs.k_cache,
+            None,
+            None,
+            inputs.head_dim_v,
+            plan,
+            softmax_scale=inputs.softmax_scale,
+            is_fp8_kvcache=True,
+            indices=inputs.indices,
+            attn_sink=inputs.attn_sink,
+            extra_k_cache=inputs.extra_k_cache,
+            extra_indices_in_kvcache=inputs.extra_indices,
+            topk_length=inputs.topk_length,
+            extra_topk_length=inputs.extra_topk_length,
+        )
+
+    call()
+    return call
+
+
+def _as_e4m3(inputs):
+    """The caches with the type that SGLang gives them."""
+    caches = {
+        name: getattr(inputs, name).view(torch.float8_e4m3fn)
+        for name in ("k_cache", "extra_k_cache")
+        if getattr(inputs, name) is not None
+    }
+    return inputs._replace(**caches)

@@ -8,7 +8,15 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from patchset import bench_indexer, bench_topk, benchcase, gputime, kernelbench, peers
+from patchset import (
+    bench_decode,
+    bench_indexer,
+    bench_topk,
+    benchcase,
+    gputime,
+    kernelbench,
+    peers,
+)
 from patchset.benchcase import Bench, BenchCase, Prepared
 from patchset.errors import Exit, Failure
 
@@ -184,3 +192,19 @@ def test_the_work_of_an_indexer_case():
         keys * 136 + 2 * 64 * 132,
         keys * 64 * 256,
     )
+
+
+def test_the_work_of_an_attention_case():
+    case = bench_decode._rows(2, 8, 512)
+    assert bench_decode.work(case) == (
+        2 * 640 * 588 + 2 * 8 * 2_048,
+        2 * 640 * 8 * 2_048,
+    )
+
+
+def test_the_rows_that_the_gate_compares_are_those_of_the_inputs():
+    inputs = bench_decode.make_decode(bench_decode._rows(3, 2, 512))
+    some = bench_decode._some(inputs, [2, 0])
+    assert some.q.equal(inputs.q[[2, 0]]) and some.q.shape[0] == 2
+    assert some.extra_indices.equal(inputs.extra_indices[[2, 0]])
+    assert some.k_cache is inputs.k_cache
