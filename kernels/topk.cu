@@ -4,8 +4,9 @@
 #include "topk_select.cuh"
 
 constexpr int UNITS_AT_ONCE = 4;
-constexpr int SHARE = -1;  // the next row is one of the share
-constexpr int NONE = -1;   // the level of no selection, or of one that is done
+constexpr int SHARE = -1;    // the next row is one of the share
+constexpr int LOCATED = -1;  // row0 of a share whose first piece is known
+constexpr int NONE = -1;     // the level of no selection, or of one that is done
 
 // The maxima of groups of maxima, after those of the row.
 __device__ void write_outer_maxima(const int* inner, int* outer, int count) {
@@ -106,12 +107,15 @@ __device__ bool find_share(Shared& s, const Rows& rows, int length) {
 #pragma unroll 1
   for (int row = threadIdx.x + THREADS; row < rows.batch; row += THREADS) units += units_in(rows.length(row));
   if (!__syncthreads_or(units)) return false;
-  sum_before(s, units, total);
+  const int start = sum_before(s, units, total);
   const int share = (total + gridDim.x - 1) / gridDim.x;
   const int work = blockIdx.x * share;
   const int last = min(work + share, total);
+  // With a thread for each row, one of them knows where the share starts.
+  const bool located = rows.batch <= THREADS;
+  if (located && start <= work && work < start + units) s.piece = {int(threadIdx.x), start, length};
   if (threadIdx.x == 0) {
-    s.share = {work, last, 0, 0};
+    s.share = {work, last, located ? LOCATED : 0, 0};
     if (work < last) {
       s.level = NONE;
       s.next = SHARE;
@@ -121,10 +125,12 @@ __device__ bool find_share(Shared& s, const Rows& rows, int length) {
   return work < last;
 }
 
-// Do the next piece of the share, the part that is of one row. True if that completes the row: then its number
-// and length are in s.row and s.length.
-__device__ bool do_piece(Shared& s, const Rows& rows) {
-  Share share = s.share;
+// Find the row that the next piece of the share is of.
+__device__ void locate_piece(Shared& s, const Rows& rows, Share& share) {
+  if (share.row0 == LOCATED) {
+    share.row0 = 0;
+    return;
+  }
   while (true) {
     __syncthreads();
     const int row = share.row0 + threadIdx.x;
@@ -132,25 +138,28 @@ __device__ bool do_piece(Shared& s, const Rows& rows) {
     const int units = units_in(length);
     int here;
     const int start = share.before + sum_before(s, units, here);
-    if (start <= share.work && share.work < start + units) {
-      s.row = row;
-      s.start = start;
-      s.length = length;
-    }
+    if (start <= share.work && share.work < start + units) s.piece = {row, start, length};
     if (share.work < share.before + here) break;
     share.before += here;
     share.row0 += THREADS;
   }
   __syncthreads();
-  const int start = s.start, units = units_in(s.length);
-  const int stop = min(share.last - start, units);
+}
+
+// Do the next piece of the share, the part that is of one row. True if that completes the row, s.piece.row.
+__device__ bool do_piece(Shared& s, const Rows& rows) {
+  Share share = s.share;
+  locate_piece(s, rows, share);
+  const Piece piece = s.piece;
+  const int units = units_in(piece.length);
+  const int stop = min(share.last - piece.start, units);
   const Source source{
-      reinterpret_cast<const int*>(rows.scores + s.row * rows.stride_scores), s.length, true, false, true};
-  write_maxima(s, source, rows.maxima + s.row * rows.stride_maxima, share.work - start, stop);
-  const int done = start + stop - share.work;
+      reinterpret_cast<const int*>(rows.scores + piece.row * rows.stride_scores), piece.length, true, false, true};
+  write_maxima(s, source, rows.maxima + piece.row * rows.stride_maxima, share.work - piece.start, stop);
+  const int done = piece.start + stop - share.work;
   share.work += done;
   if (threadIdx.x == 0) s.share = share;
-  return complete(s, rows, s.row, done, units);
+  return complete(s, rows, s.piece.row, done, units);
 }
 
 // A row of at most K keys, by some of the threads: all of them in order, then -1.
@@ -204,7 +213,7 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
     const bool completed = do_piece(s, rows);
     if (threadIdx.x == 0) {
       if (s.share.work == s.share.last) s.next = 0;
-      start_selection(s, s.row, s.length);
+      start_selection(s, s.piece.row, s.piece.length);
     }
     __syncthreads();
     if (completed) return true;
@@ -224,10 +233,18 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
   return false;
 }
 
+// Two programs of an SM have 64 registers for each thread, which is a word too few before sm_90.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#undef PROGRAMS_PER_SM
+#define PROGRAMS_PER_SM 1
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     topk_page_indices(const __grid_constant__ Rows rows) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
   s.histogram[threadIdx.x] = {};
+  // The first read of an argument takes hundreds of cycles: before the wait.
+  if (threadIdx.x < sizeof(Rows) / 4) s.lengths[threadIdx.x] = reinterpret_cast<const int*>(&rows)[threadIdx.x];
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   // Launched while the kernel before may still run: nothing of it is read or overwritten before this.
   asm volatile("griddepcontrol.wait;" ::: "memory");

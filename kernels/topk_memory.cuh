@@ -61,6 +61,11 @@ struct alignas(16) Share {
   int work, last, row0, before;
 };
 
+// A row that a part of a share is of: its number, the units before it, its length.
+struct alignas(16) Piece {
+  int row, start, length, unused;
+};
+
 // Which keys a selection goes on with: those above `below`, of a quad that starts at `ties_end` or later
 // those above `below` + 1.
 struct Cut {
@@ -74,18 +79,20 @@ struct Cut {
 struct Search {
   Cut cut;
   int many;       // keys above this are too many,
-  unsigned span;  // keys this much higher too few
+  unsigned span;  // keys this much higher too few,
+  unsigned step;  // and keys that much higher are tried next
+  int above;      // too few is so many
   int many_keys, few_keys, many_quads, few_quads, tries;
 
-  // `smallest`: of the keys above `cut`, which are `total`; `largest`: of all keys.
-  __device__ void start(int total, int smallest, int largest) {
+  // `smallest`: of the keys above the first cut, which are `total`; `largest`: of all keys, of `quads`.
+  __device__ void start(int total, int smallest, int largest, int quads) {
     many = smallest - 1;
     span = unsigned(largest) - unsigned(many);
     many_keys = total;
-    few_keys = few_quads = tries = 0;
-    many_quads = TILE / 4;
+    above = few_keys = few_quads = tries = 0;
+    many_quads = quads;
     // The smallest key is there many times, or else the keys are just many.
-    aim(1);
+    step = 1;
   }
 
   __device__ void advance(int total) {
@@ -94,14 +101,15 @@ struct Search {
     if (cut.ties_end != HIGHEST) {
       (too_many ? many_quads : few_quads) = cut.ties_end / 4;
     } else {
-      const unsigned step = unsigned(cut.below) - unsigned(many);
       if (too_many) many = cut.below;
+      if (!too_many) above = total;
       span = too_many ? span - step : step;
     }
-    aim(span / 2);
+    step = span / 2;
   }
 
-  __device__ void aim(unsigned step) {
+  // Set the next cut.
+  __device__ void aim() {
     ++tries;
     if (span > 1) {
       cut = {many + int(step), HIGHEST};
@@ -110,7 +118,8 @@ struct Search {
     // As if the equal keys were evenly spread, and every other time in the middle.
     int quads = (few_quads + many_quads) / 2;
     if (tries % 2) {
-      quads = few_quads + (many_quads - few_quads) * ((K + FEW) / 2 - few_keys) / (many_keys - few_keys);
+      const float part = __fdividef((K + FEW) / 2 - few_keys, many_keys - few_keys);
+      quads = few_quads + int((many_quads - few_quads) * part);
       quads = max(few_quads + 1, min(quads, many_quads - 1));
     }
     cut = {many, 4 * quads};
@@ -125,13 +134,14 @@ struct Shared {
   long long ranked[RANKED];
   Bin bin;
   Share share;
+  Piece piece;
   int partial[WARPS];
   int low[WARPS];
   int high[WARPS];
   int lengths[THREADS];
   Search search;
   int row, length, level, floor, highest;  // of the selection: see `select_row`
-  int next, start, arrived, listed;
+  int next, arrived, listed;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
 

@@ -156,7 +156,7 @@ __device__ Boundary sift(Shared& s, const Source& source) {
   source.load<QUADS, 128>(s, first, min(warp() * run + run, count), keys);
 
   enum { KNOWN_FLOOR, PAIRS, SEARCH } step = KNOWN_FLOOR;
-  Boundary boundary{s.floor, s.highest, K, count};
+  Boundary boundary{s.floor, s.highest, K, 0};
   if (boundary.lo == LOWEST) {
     // Of K groups of the keys, each has one that is not below the smallest of the groups' largest.
     int best[PARTS];
@@ -165,7 +165,7 @@ __device__ Boundary sift(Shared& s, const Source& source) {
 #pragma unroll
     for (int i = 0; i < QUADS; ++i) best[i % PARTS] = max(best[i % PARTS], largest(keys[i]));
     const int low = max(min(best[0], best[PARTS - 1]), LOWEST + 1);
-    boundary = bracket(s, low, max(best[0], best[PARTS - 1]), K, count);
+    boundary = bracket(s, low, max(best[0], best[PARTS - 1]), K, 0);
     if (threadIdx.x == 0) s.highest = boundary.hi;
     if (boundary.lo < boundary.hi) step = PAIRS;
   }
@@ -211,20 +211,23 @@ __device__ Boundary sift(Shared& s, const Source& source) {
       continue;
     }
     if (step != SEARCH) {
-      int low = HIGHEST;
+      int low = s.highest;
+      if (boundary.lo < low) {
 #pragma unroll
-      for (int i = 0; i < QUADS; ++i) {
-        low = min(low, keys[i].x > cut.below ? keys[i].x : HIGHEST);
-        low = min(low, keys[i].y > cut.below ? keys[i].y : HIGHEST);
-        low = min(low, keys[i].z > cut.below ? keys[i].z : HIGHEST);
-        low = min(low, keys[i].w > cut.below ? keys[i].w : HIGHEST);
+        for (int i = 0; i < QUADS; ++i) {
+          low = min(low, keys[i].x > cut.below ? keys[i].x : HIGHEST);
+          low = min(low, keys[i].y > cut.below ? keys[i].y : HIGHEST);
+          low = min(low, keys[i].z > cut.below ? keys[i].z : HIGHEST);
+          low = min(low, keys[i].w > cut.below ? keys[i].w : HIGHEST);
+        }
+        low = bracket(s, low, low, K, 0).lo;
       }
-      low = bracket(s, low, low, K, total).lo;
-      if (threadIdx.x == 0) s.search.start(total, low, s.highest);
-      step = SEARCH;
+      if (threadIdx.x == 0) s.search.start(total, low, s.highest, run * (WARPS / 4));
     } else if (threadIdx.x == 0) {
       s.search.advance(total);
     }
+    step = SEARCH;
+    if (threadIdx.x == 0) s.search.aim();
     __syncthreads();
     cut = s.search.cut;
   }
@@ -249,7 +252,10 @@ __device__ Boundary sift(Shared& s, const Source& source) {
     }
   }
   __syncthreads();
-  return {cut.below + 1, s.highest, K, total};
+  const int lo = cut.below + 1;
+  if (cut.ties_end == HIGHEST) return {lo, s.highest, K, total};
+  const int above = s.search.above;
+  return {lo, lo, K - above, total - above};
 }
 
 // Candidates in order: first by key, then by position.
@@ -310,7 +316,7 @@ __device__ void select(Shared& s, const Rows& rows, const Source& source) {
     for (int i = 0; i < 4; ++i) positions[i] = 4 * threadIdx.x + i;
   } else {
     boundary = sift(s, source);
-    const int left = boundary.held - 4 * int(threadIdx.x);
+    const int left = boundary.held + K - boundary.need - 4 * int(threadIdx.x);
     const int4 a = s.candidates[2 * threadIdx.x], b = s.candidates[2 * threadIdx.x + 1];
     keys[0] = a.x, keys[1] = a.z, keys[2] = b.x, keys[3] = b.z;
     positions[0] = a.y, positions[1] = a.w, positions[2] = b.y, positions[3] = b.w;

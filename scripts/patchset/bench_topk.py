@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -24,10 +25,17 @@ CAPS = (2_048, 32_768, 262_144)
 LONGEST = 262_144
 
 
-def _even(batch: int, length: int, scores: str = "normal", cap: int = 0) -> TopkCase:
+def _even(batch: int, length: int, scores: str = "", cap: int = 0) -> TopkCase:
+    """Rows of one length; of normally distributed scores, if nothing is said of them."""
     name = f"{batch}x{length}" + (f"-cap{cap}" if cap else "")
-    name += "" if scores == "normal" else f"-{scores}"
-    return TopkCase(name, (length,) * batch, cap or length, scores, raw=False)
+    name += f"-{scores}" if scores else ""
+    return TopkCase(
+        name, (length,) * batch, cap or length, scores or "normal", raw=False
+    )
+
+
+def _alone(length: int) -> TopkCase:
+    return replace(_even(1, length), name=f"{length}-alone")
 
 
 def _skewed(length: int) -> TopkCase:
@@ -40,7 +48,7 @@ SHAPES = {
     "topk-rows": [_even(2_048, n) for n in (512, 2_048, 8_192, 32_768)],
     "topk-caps": [_even(64, n, cap=cap) for n in (512, 2_048) for cap in CAPS],
     "topk-skewed": [
-        case for n in (32_768, LONGEST) for case in (_skewed(n), _even(1, n))
+        case for n in (32_768, LONGEST) for case in (_skewed(n), _alone(n))
     ],
     # Times and recall of scores that lie ever closer together.
     "topk-recall": [
@@ -146,9 +154,8 @@ def _summarize(rows: list[dict]) -> dict[str, dict[str, float]]:
                 for arm in set.intersection(*map(set, group))
             }
     for length in (32_768, LONGEST):
-        one = _even(1, length).name
         summary[f"one {length} among 63 short / alone"] = ratios(
-            rows, _skewed(length).name, one
+            rows, _skewed(length).name, _alone(length).name
         )
     for length in (512, 2_048):
         small, large = (_even(64, length, cap=cap).name for cap in (CAPS[0], CAPS[-1]))
