@@ -402,6 +402,16 @@ def processes() -> list[str]:
     return found
 
 
+def test_what_python_compiles_is_no_change_of_the_harness(tree):
+    made = tree("100", "exit 3", "20")
+    env = {"PYTHONPYCACHEPREFIX": ""}
+    made.bisect(**env)
+    assert list((made.session / "harness").rglob("*.pyc"))
+    before = len(made.measured)
+    made.bisect(**env)
+    assert made.measured[before:] == ["exit 3"]
+
+
 def test_a_changed_harness_is_measured_afresh(tree):
     made = tree("100", "exit 3", "20")
     made.bisect()

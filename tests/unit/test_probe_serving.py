@@ -14,11 +14,14 @@ import pytest
 from made_series import git
 from made_wheel import ROOT
 
+PACKAGE = ROOT / "scripts" / "patchset"
+
 COMMANDS = """
 import json, os, sys, time
 verb, words = sys.argv[1], sys.argv[2:]
 with open(os.environ["SEEN"], "a") as seen:
-    seen.write(json.dumps([verb, *words]) + "\\n")
+    path = os.environ.get("PATCHSET_CALLERS_PYTHONPATH", "")
+    seen.write(json.dumps([verb, *words, path]) + "\\n")
 mode = os.environ.get(verb.upper() + "_MODE", "")
 if mode:
     print(f"error: {verb} says {mode}", file=sys.stderr)
@@ -43,9 +46,10 @@ def probe(tmp_path):
     package = tmp_path / "scripts" / "patchset"
     (package / "probe").mkdir(parents=True)
     for name in ("__init__", "faults", "outcome", "serving_speed"):
-        source = ROOT / "scripts" / "patchset" / "probe" / f"{name}.py"
-        shutil.copyfile(source, package / "probe" / f"{name}.py")
-    (package / "__init__.py").touch()
+        name = f"probe/{name}"
+        shutil.copyfile(PACKAGE / f"{name}.py", package / f"{name}.py")
+    for name in ("__init__", "servertree", "errors", "invocation"):
+        shutil.copyfile(PACKAGE / f"{name}.py", package / f"{name}.py")
     (package / "__main__.py").write_text(COMMANDS)
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -92,8 +96,10 @@ def test_the_counted_rounds_of_the_last_concurrency(probe):
     assert found["value"] == 1620 and found["speeds"] == [1610, 1620, 1630]
     assert found["correct"] and found["build"] == {"commit": "c"}
     serve, smoke, bench = calls
-    assert serve[:2] == ["serve", "--tree"] and "--port" in serve
-    assert smoke == ["smoke", "--url", "http://127.0.0.1:1", "--build", "stock"]
+    assert serve[:2] == ["serve", "--tree"] and {"--port", "--log"} <= set(serve)
+    assert smoke[:-1] == ["smoke", "--url", "http://127.0.0.1:1", "--build", "stock"]
+    # The benchmark is the tree's own.
+    assert bench[-1].split(os.pathsep)[0].endswith("/tree/python")
     assert "tree=http://127.0.0.1:1@stock" in bench
     assert bench[bench.index("--workload") + 1] == "w"
 
@@ -105,9 +111,9 @@ def test_a_patch_that_can_be_told_and_a_chosen_concurrency(probe):
     )
     assert found["value"] == 120
     serve, smoke, bench = calls
-    assert serve[-4:] == ["--model-path", "a b", "--port", "7"]
+    assert serve[-5:-1] == ["--model-path", "a b", "--port", "7"]
     assert serve.count("--port") == 1
-    assert smoke[-4:] == ["--build", "0030-indexer", "--weights", "random"]
+    assert smoke[-5:-1] == ["--build", "0030-indexer", "--weights", "random"]
     assert "tree=http://127.0.0.1:1@0030-indexer" in bench and "random" in bench
 
 

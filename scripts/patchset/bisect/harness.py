@@ -38,9 +38,12 @@ def copy(root: Path, directory: Path, stock: dict[str, bytes]) -> str:
 
 
 def digest(harness: Path) -> str:
-    """The sha256 over the names and bytes of a harness."""
+    """The sha256 over the names and bytes of a harness; what Python compiles there is none of it."""
     total = hashlib.sha256()
-    for file in sorted(path for path in harness.rglob("*") if path.is_file()):
+    files = [path for path in harness.rglob("*") if path.is_file()]
+    for file in sorted(files):
+        if file.parent.name == "__pycache__":
+            continue
         name = file.relative_to(harness).as_posix()
         total.update(f"{name}\0{file.stat().st_size}\0".encode())
         total.update(file.read_bytes())

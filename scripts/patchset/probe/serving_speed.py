@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..servertree import CALLERS_PYTHONPATH
 from . import outcome
 
 SERVER_FAILED = 6
@@ -58,9 +59,10 @@ def measure(arguments: argparse.Namespace) -> dict:
 @contextlib.contextmanager
 def _server(tree: Path, scratch: Path, given: list[str]) -> Iterator[dict]:
     """What a server of the tree says once it is ready; it is stopped afterwards."""
+    defaults = [*_unless(given, "--log", scratch / "server.log"), *_port(given)]
     with open(scratch / "said.txt", "wb") as said:
         process = subprocess.Popen(
-            _command("serve", "--tree", tree, "--json", *_port(given), *given),
+            _command("serve", "--tree", tree, "--json", *defaults, *given),
             stdout=subprocess.PIPE,
             stderr=said,
         )
@@ -78,11 +80,15 @@ def _server(tree: Path, scratch: Path, given: list[str]) -> Iterator[dict]:
 
 
 def _port(given: list[str]) -> list[str]:
-    if any(word.split("=")[0] == "--port" for word in given):
-        return []
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        return ["--port", str(free.getsockname()[1])]
+        return _unless(given, "--port", free.getsockname()[1])
+
+
+def _unless(given: list[str], option: str, value) -> list[str]:
+    """An option with a value of ours, where the user has given none."""
+    theirs = any(word.split("=")[0] == option for word in given)
+    return [] if theirs else [option, str(value)]
 
 
 def _smoke(tree: Path, url: str, given: list[str]) -> None:
@@ -102,7 +108,11 @@ def _bench(tree: Path, scratch: Path, url: str, arguments: argparse.Namespace) -
     words = ("serving", "--arm", arm, "--workload", workload, "--json")
     given = [*shlex.split(arguments.smoke), *shlex.split(arguments.bench)]
     command = _command("bench", *words, "--out", scratch / "runs", *given)
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    # The benchmark is SGLang's own: of this tree, before an installed one.
+    callers = os.environ.get(CALLERS_PYTHONPATH, "")
+    paths = os.pathsep.join(filter(None, [str(tree / "python"), callers]))
+    env = {**os.environ, CALLERS_PYTHONPATH: paths}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env)
     if done.returncode:
         raise ProbeFailed(f"bench serving ended with {done.returncode}")
     return json.loads(done.stdout)
