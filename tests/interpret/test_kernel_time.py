@@ -65,21 +65,29 @@ def test_the_indexer_case(release):
 
 
 def test_the_attention_cases(release):
-    with kernel_time.modules_of("decode") as modules:
-        # Upstream's Triton path is tuned on a GPU; its torch path has the same arguments.
-        modules[0]._sm120_default_backend = "torch"
-        case = kernel_time.CASES["decode-one"](modules, release, "cpu")
+    used = []
+    with kernel_time.modules_of("decode") as (module,):
+
+        def attend(*args, num_splits):
+            used.append(num_splits)
+            return module._sm120_sparse_decode_fwd(*args)
+
+        # Ours is a CUDA program: in its place the torch function, which has the same arguments.
+        module.sm120_decode.attend = attend
+        case = kernel_time.CASES["decode-one"]([module], release, "cpu")
         assert case.error == 0
         (call,) = case.calls
         assert call()[0].shape == (1, 1, 16, 512)
-        entry = modules[0].flash_mla_with_kvcache_sm120
+        # The flags are on, so the tree's entry point went to ours each time.
+        assert len(used) == 2
 
-        def broken(**kwargs):
-            out, lse = entry(**kwargs)
+        def broken(*args, num_splits):
+            out, lse = attend(*args, num_splits=num_splits)
             return out * 1.05, lse
 
-        modules[0].flash_mla_with_kvcache_sm120 = broken
-        assert kernel_time.CASES["decode-one"](modules, release, "cpu").error > 2e-2
+        module.sm120_decode.attend = broken
+        wrong = kernel_time.CASES["decode-one"]([module], release, "cpu")
+        assert wrong.error > wrong.tolerance
 
 
 def test_inputs_are_drawn_from_the_seed_and_in_range():
