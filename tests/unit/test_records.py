@@ -67,6 +67,26 @@ def test_the_same_again_changes_nothing(made):
     assert after == before
 
 
+def test_raw_files_that_were_measured_anew_are_read_again(made):
+    raw = steps(made.root, {**VALUES, "0030-indexer": 25})
+    write_raw(made.root, raw)
+    assert made.verify()[0] == Exit.NO
+    done = made.run("record", "--again")
+    assert done.returncode == 0, done.stderr
+    assert "0030-indexer.json: written" in done.stdout
+    assert "| 2.00x (50 us" not in made.page.read_text()
+    made.run("render")
+    assert made.verify()[0] == 0
+    assert "| 2.00x (50 us to 25 us)" in made.page.read_text()
+    del raw["steps"][3]
+    write_raw(made.root, raw)
+    before = snapshot(made.records)
+    done = made.run("record", "--again")
+    assert done.returncode == Exit.USAGE
+    assert "0030-indexer, speed of a test: 0 entries with name" in done.stderr
+    assert snapshot(made.records) == before
+
+
 def test_another_parent_is_no_second_measurement(made):
     raw = steps(made.root, VALUES)
     path = made.records / "0030-indexer.json"
@@ -274,21 +294,26 @@ def test_a_kernel_that_changed_makes_its_measurements_stale():
         "lineage": None,
     }
     carriers = {"kernels/indexer.py": "0029-kernels-indexer"}
-    same = stale.Now({}, {}, {"kernels/indexer.py": "a" * 64}, carriers)
+    same = stale.Now({}, {}, {"kernels/indexer.py": ("a" * 64, "b" * 40)}, carriers)
     assert stale.since("0030-x", measurement, same) is None
-    other = stale.Now({}, {}, {"kernels/indexer.py": "b" * 64}, carriers)
+    other = stale.Now({}, {}, {"kernels/indexer.py": ("b" * 64, "c" * 40)}, carriers)
     told = stale.since("0030-x", measurement, other)
     assert told.startswith(
         "stale since 0029-kernels-indexer: kernels/indexer.py was aaa"
     )
-    gone = stale.Now({}, {}, {"kernels/other.py": "b" * 64}, {})
+    gone = stale.Now({}, {}, {"kernels/other.py": ("b" * 64, "c" * 40)}, {})
+    measurement["sources"] = {"kernels/indexer.py": "b" * 40}
+    assert stale.since("0030-x", measurement, same) is None
+    assert "was bbb" in stale.since("0030-x", measurement, other)
+    assert "is ccc" in stale.since("0030-x", measurement, other)
     assert "is gone" in stale.since("0030-x", measurement, gone)
 
 
 @pytest.mark.parametrize(
     "line, code, said",
     [
-        ((), Exit.USAGE, "name a checkpoint, or a file with --steps"),
+        ((), Exit.USAGE, "name a checkpoint, or a file with --steps, or --again"),
+        (("0030-indexer", "--again"), Exit.USAGE, "name a checkpoint, or a file"),
         (("0030-indexer",), Exit.USAGE, "--reader, --raw and --command are needed"),
         (
             ("0099-x", "--reader", "steps", "--raw", RAW, "--command", "c"),

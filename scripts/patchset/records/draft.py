@@ -73,15 +73,21 @@ def from_steps(raw: bytes, file: str, step: str, against: str, title: str) -> di
 
 
 def merged(
-    path: Path, id: str, title: str, parent: str | None, made: dict
+    path: Path,
+    record: dict | None,
+    id: str,
+    title: str,
+    parent: str | None,
+    made: dict,
 ) -> tuple[dict, bool]:
-    """The record in `path`, or a new one, with a measurement added or in the place of the one that
-    read the same of the same case; and whether it is another record than before.
+    """A record (None: that in `path`, or a new one) with a measurement added or in the place of the
+    one that read the same of the same case; and whether it is another than the one in `path`.
 
     Raises Failure for a record there that is not sound.
     """
     there = schema.load(path) if path.exists() else None
-    kept = there["measurements"] if there else []
+    before = record or there
+    kept = before["measurements"] if before else []
     others = [each for each in kept if _subject(each) != _subject(made)]
     record = {
         "id": id,
@@ -118,7 +124,7 @@ def raw_file(root: Path, path: Path, arm: str = "all") -> Raw:
 
 
 _ORDER = (
-    *("serving", "campaign", "kernel-bench", "topk-bench", "server-answers", "steps"),
+    *("serving", "campaign", "kernel-bench", "local-heads", "server-answers", "steps"),
 )
 
 

@@ -81,7 +81,9 @@ def _steps(raws: Raws, select: Select) -> dict[str, Any]:
 def _kernel_bench(raws: Raws, select: Select) -> dict[str, Any]:
     """Two arms of one case of `scripts/bench.sh kernel --out`."""
     (raw,) = raws.values()
-    case = _one(raw["cases"], "case", select["case"])
+    group = select.get("group")
+    cases = [case for case in raw["cases"] if group in (None, case.get("group"))]
+    case = _one(cases, "case", select["case"])
     timings = case["timings"]
     machine = dict(raw["machine"])
     hashes = machine.pop("kernels_sha256")
@@ -107,32 +109,50 @@ def _kernel_bench(raws: Raws, select: Select) -> dict[str, Any]:
     }
 
 
-def _topk_bench(raws: Raws, select: Select) -> dict[str, Any]:
-    """Two arms of one shape of the top-k's run."""
+def _local_heads(raws: Raws, select: Select) -> dict[str, Any]:
+    """An attention layer on each rank: all heads padded against the rank's own."""
     (raw,) = raws.values()
-    facts = dict(raw["facts"])
-    row = _one(raw["runs"][0]["results"], "shape", select["shape"])
-    arms = facts.pop("arms")
+    ratio = int(select["compress_ratio"])
+    layers = [
+        _one(
+            [each for each in rank["pair"] if each["compress_ratio"] == ratio],
+            *("kernel", select["kernel"]),
+        )
+        for rank in raw["ranks"]
+    ]
+    first = layers[0]
+    padded, local = first["heads_seen"]
+    error = max(
+        layer["attention_largest_difference"] / layer["largest_value"]
+        for layer in layers
+    )
+    blobs = {
+        f"kernels/{name.rpartition('/')[2]}": blob
+        for name, blob in raw["files"].items()
+        if "/sm120/" in name
+    }
     return {
-        "what": f"top-512 kernel, rows:entries {row['shape']}: ours against {select['against']}",
-        "date": facts.pop("date"),
-        "sources": {"kernels/topk.cu": facts.pop("topk_cu_sha256")},
-        "machine": {
-            key: value for key, value in facts.items() if key not in ("timer", "shapes")
-        },
-        "workload": {"id": row["shape"], "sha256": None},
+        "what": f"attention layer on {len(layers)} ranks, {first['rows']} rows, c{ratio}, kernel"
+        f" {select['kernel']!r}: {local} heads against {padded}",
+        "sources": blobs,
+        "machine": {"count": len(layers)}
+        | {name: raw[name] for name in ("gpu", "torch", "cuda", "nccl")},
+        "workload": {"id": f"layer c{ratio}, {first['rows']} rows", "sha256": None},
         "result": _result(
-            "us",
-            "lower",
-            _triple(row["us"][select["arm"]]),
-            _triple(row["us"][select["against"]]),
+            *("us", "lower"),
+            _arm([layer["layer_us"][1] for layer in layers]),
+            _arm([layer["layer_us"][0] for layer in layers]),
         ),
         "correctness": {
-            "ok": row["ok"][select["arm"]],
-            "how": "each checked row equal to a stable sort",
+            "ok": all(
+                layer["finite"] and all(layer["graph_equals_eager"]) for layer in layers
+            )
+            and error <= 1 / 128,
+            "how": "local heads against padded ones, a unit or two of bf16 apart at most",
             "why": None,
+            "error": _rounded(error),
         },
-        "notes": f"{select['against']}: {arms[select['against']]}; n was not kept",
+        "notes": "n counts the ranks of one run",
     }
 
 
@@ -238,7 +258,7 @@ READERS: dict[str, Callable[[Raws, Select], dict[str, Any]]] = {
     "serving": _serving,
     "steps": _steps,
     "kernel-bench": _kernel_bench,
-    "topk-bench": _topk_bench,
+    "local-heads": _local_heads,
     "server-answers": _server_answers,
     "campaign": _campaign,
 }
@@ -267,11 +287,6 @@ def _timed(timing: Mapping) -> dict[str, float]:
         "max": _rounded(timing["high"]),
         "n": timing["samples"],
     }
-
-
-def _triple(values: Sequence[float]) -> dict[str, float | None]:
-    median, low, high = map(_rounded, values)
-    return {"median": median, "min": low, "max": high, "n": None}
 
 
 def _result(unit: str, better: str, candidate: dict, parent: dict | None) -> dict:

@@ -15,12 +15,12 @@ STOCK = "0000-stock"
 
 @dataclass(frozen=True)
 class Now:
-    """What the series makes today: the tree and the commit of each checkpoint, and the kernels' hashes
-    with the patch that carries each."""
+    """What the series makes today: the tree and the commit of each checkpoint, and for each file of
+    kernels/ its ids (sha256, git's blob) and the patch that carries it."""
 
     trees: Mapping[str, str]
     commits: Mapping[str, str]
-    kernels: Mapping[str, str]
+    kernels: Mapping[str, tuple[str, str]]
     carriers: Mapping[str, str]
 
 
@@ -34,7 +34,7 @@ def now(pin: Pin, applied: Sequence[Applied], kernels: Path | None) -> Now:
         for file in each.patch.trailers.get("Generated-From", "").split()
     }
     hashes = {
-        f"kernels/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest()
+        f"kernels/{path.name}": _ids(path.read_bytes())
         for path in sorted(kernels.glob("*") if kernels else ())
         if path.is_file()
     }
@@ -53,13 +53,18 @@ def since(id: str, measurement: Mapping, today: Now) -> str | None:
         current = (today.commits.get(id) or "gone")[:12]
         return f"stale since {id} or below: its commit was {commit[:12]}, is {current}"
     for file, digest in (measurement["sources"] or {}).items():
-        if today.kernels and today.kernels.get(file) != digest:
+        ids = today.kernels.get(file, ("gone", "gone"))
+        if today.kernels and digest not in ids:
             patch = today.carriers.get(file, "it was removed")
-            return (
-                f"stale since {patch}: {file} was {digest[:12]}, is"
-                f" {(today.kernels.get(file) or 'gone')[:12]}"
-            )
+            # As long as what was kept: a sha256, or a blob.
+            current = ids[len(digest) == 40]
+            return f"stale since {patch}: {file} was {digest[:12]}, is {current[:12]}"
     return None
+
+
+def _ids(data: bytes) -> tuple[str, str]:
+    blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False)
+    return hashlib.sha256(data).hexdigest(), blob.hexdigest()
 
 
 def _tree_since(id: str, tree: str, lineage: Mapping | None, today: Now) -> str | None:

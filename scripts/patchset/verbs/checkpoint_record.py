@@ -82,12 +82,14 @@ def _register_record(actions, layout: Layout, add_places) -> None:
         "record",
         help="write records from raw files",
         description="Write what raw files say into the records of checkpoints. With --steps: the "
-        "figure of each commit that `measure` or a bisect wrote. Else: one measurement of one "
+        "figure of each commit that `measure` or a bisect wrote. With --again: every measurement "
+        "there is, read as before from its raw files as they are now. Else: one measurement of one "
         f"checkpoint. Readers: {', '.join(readers.READERS)}.",
     )
     add_places(parser, layout)
     parser.add_argument("id", nargs="?", metavar="ID", help="the checkpoint")
     parser.add_argument("--steps", type=Path, metavar="FILE")
+    parser.add_argument("--again", action="store_true", help="after raw files changed")
     parser.add_argument("--reader", choices=readers.READERS)
     parser.add_argument(
         "--raw",
@@ -113,8 +115,8 @@ def _register_record(actions, layout: Layout, add_places) -> None:
 
 
 def _record(layout: Layout, arguments: argparse.Namespace) -> Exit:
-    if bool(arguments.steps) == bool(arguments.id):
-        arguments.parser.error("name a checkpoint, or a file with --steps")
+    if [bool(arguments.steps), bool(arguments.id), arguments.again].count(True) != 1:
+        arguments.parser.error("name a checkpoint, or a file with --steps, or --again")
     series = load_series(layout.patches)
     with scratchrepo.imported(series.pin, arguments.wheel) as repo:
         applied = commit_series(repo, series.pin.commit, series)
@@ -123,7 +125,9 @@ def _record(layout: Layout, arguments: argparse.Namespace) -> Exit:
     titles |= {each.patch.name: each.patch.subject for each in applied}
     recorder = _Recorder(layout, today, titles)
     try:
-        if arguments.steps:
+        if arguments.again:
+            recorder.again()
+        elif arguments.steps:
             recorder.steps(arguments.steps)
         else:
             recorder.one(arguments)
@@ -165,6 +169,27 @@ class _Recorder:
             )
             self._add(name, made)
 
+    def again(self) -> None:
+        """Read every measurement anew."""
+        for id, record in schema.load_all(self._layout.records).items():
+            for old in record["measurements"]:
+                raws = [
+                    draft.raw_file(
+                        self._layout.root, self._layout.root / run["file"], run["arm"]
+                    )
+                    for run in old["runs"]
+                ]
+                try:
+                    made = draft.measurement(
+                        *(old["reader"], raws, old["select"]),
+                        status=old["status"],
+                        command=old["command"],
+                    )
+                except readers.Unreadable as error:
+                    raise readers.Unreadable(f"{id}, {old['what']}: {error}") from None
+                made["lineage"] = self._lineage(id, made["tree"])
+                self._add(id, made, record["title"])
+
     def one(self, arguments: argparse.Namespace) -> None:
         if not (arguments.reader and arguments.raw and arguments.command):
             arguments.parser.error("--reader, --raw and --command are needed")
@@ -205,7 +230,9 @@ class _Recorder:
             )
         self._raw |= {run["file"] for run in made["runs"]}
         path = self._layout.records / f"{id}.json"
-        self._made[path] = draft.merged(path, id, title, self._parent(id), made)
+        there = self._made[path][0] if path in self._made else None
+        record = draft.merged(path, there, id, title, self._parent(id), made)
+        self._made[path] = record
 
     def _parent(self, id: str) -> str | None:
         names = list(self._titles)
