@@ -21,6 +21,10 @@ def require_compiler(choice: Choice, kernel: str, flag: str) -> None:
 
 def _has_bindings() -> bool:
     try:
-        return importlib.util.find_spec("cuda.bindings.nvrtc") is not None
+        # The first launches, the second finds the compiler's library.
+        return all(
+            importlib.util.find_spec(name) is not None
+            for name in ("cuda.bindings", "cuda.pathfinder")
+        )
     except ModuleNotFoundError:
         return False

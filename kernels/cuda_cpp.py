@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from .nvrtc import compile_cubin
+
 
 @dataclass(frozen=True)
 class CudaKernel:
@@ -31,35 +33,11 @@ class CudaKernel:
 
         Raises RuntimeError with the compiler's messages.
         """
-        from cuda.bindings import nvrtc
-
         text = self.source.read_bytes()
-        headers = _included(text, self.source.parent)
-        program = _checked(
-            nvrtc.nvrtcCreateProgram(
-                text,
-                self.source.name.encode(),
-                len(headers),
-                list(headers.values()),
-                list(headers),
-            )
-        )
         options = [f"--gpu-architecture=sm_{arch}", "--std=c++17"]
         options += [f"-D{name}={value}" for name, value in self.constants]
-        status = nvrtc.nvrtcCompileProgram(
-            program, len(options), [option.encode() for option in options]
-        )[0]
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
-            _checked(nvrtc.nvrtcGetProgramLog(program, log))
-            raise RuntimeError(
-                f"{self.source.name} did not compile for sm_{arch} ({status.name}):\n"
-                + log.rstrip(b"\0 ").decode()
-            )
-        code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-        _checked(nvrtc.nvrtcGetCUBIN(program, code))
-        _checked(nvrtc.nvrtcDestroyProgram(program))
-        return code
+        headers = _included(text, self.source.parent)
+        return compile_cubin(text, self.source.name, headers, options)
 
     @lru_cache(maxsize=None)
     def function(self, device: int) -> Any:
