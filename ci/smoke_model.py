@@ -30,8 +30,9 @@ REST = (
     "tokenizer.json",
     "tokenizer_config.json",
 )
-# Between this reference (bfloat16 on a CPU) and SGLang (fp8 caches) gaps differed by up to 0.3.
-TOLERANCE = 0.5
+# A quarter of the gaps may be off by more. Between this reference and SGLang on an H200 (fp8 caches) three
+# quarters were within 0.16 in each group; a few were off by up to 3.8, where another expert ran.
+TOLERANCE = 0.3
 # Below this a token could flip by arithmetic alone: such a prompt is not recorded.
 LEAST_GAP = 0.75
 

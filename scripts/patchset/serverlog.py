@@ -14,6 +14,7 @@ _STAGES = (
     ("The server is fired up", "ready"),
 )
 _FATAL = "hit an exception"
+_ABORTED = "Fatal Python error:"
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -40,10 +41,14 @@ def stage(lines: Sequence[str]) -> str:
 def cause(lines: Sequence[str]) -> str | None:
     """The exception that ended the server; None when the log has none.
 
-    A scheduler's comes before the main process's, which only says that a scheduler died. One that is
+    Where a process aborted, what it said last. A scheduler's comes before the main process's, which only says that a scheduler died. One that is
     logged in the middle of a line was caught, and counts only when there is no other.
     """
     plain = [_PREFIX.sub("", line.rstrip()) for line in lines]
+    for at, line in enumerate(plain):
+        if line.startswith(_ABORTED):
+            said = next((text for text in reversed(plain[:at]) if text), "")
+            return f"{line} {said}".strip()
     starts = [i for i, line in enumerate(plain) if _TRACEBACK in line]
     fatal = [i for i in starts if _FATAL in plain[i]][:1]
     bare = [i for i in starts if plain[i].startswith(_TRACEBACK)]

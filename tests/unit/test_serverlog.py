@@ -38,6 +38,14 @@ Traceback (most recent call last):
     raise FlagError(
 sglang.srt.layers.sm120.dispatch.FlagError: SGLANG_SM120_TOPK=on needs a CUDA GPU
 """
+ABORTED = """\
+[2026-11-29 19:51:48] sm_120 top-k: exact select in one launch (SGLANG_SM120_TOPK=on, cuda 9.0)
+TileLang Error: libnvrtc symbols not found globally.
+Fatal Python error: Aborted
+
+Current thread 0x00007fe2b869d140 (most recent call first):
+  File "cuda_cpp.py", line 39 in cubin
+"""
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 DIED = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -3)."
 FLAG = (
@@ -52,6 +60,10 @@ FLAG = (
         ("[2026-11-29 17:00:00] all is well\n", None),
         (MAIN, DIED),
         (CHAINED, FLAG),
+        (
+            CAUGHT + ABORTED + MAIN,
+            "Fatal Python error: Aborted TileLang Error: libnvrtc symbols not found globally.",
+        ),
         # The scheduler's own comes before what follows from it, and both before a caught one.
         (CAUGHT + SCHEDULER + MAIN, OOM),
         (CAUGHT + MAIN, DIED),
