@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,56 @@ def test_the_metadata_figures_are_what_the_raw_file_says():
         f" {seen['stock_compilations']}, {seen['ours_seconds']:.2f} s against"
         f" {seen['stock_seconds']:.2f} s."
     ) in text
+
+
+SMOKE = ROOT / "ci/checkpoints/raw/server-h200-smoke"
+LADDER = ROOT / "ci/checkpoints/raw/server-h200-ladder"
+
+
+def test_the_whole_series_answers_as_the_stock_server():
+    answers = json.loads((SMOKE / "answers.json").read_text())
+    gaps = []
+    for group in ("table_one", "table_list", "needles"):
+        for ours, theirs in zip(answers["on"][group], answers["stock"][group]):
+            assert ours["ids"] == theirs["ids"]
+            gaps += [abs(a - b) for a, b in zip(ours["gap"], theirs["gap"])]
+    assert f"differ by\n{statistics.median(gaps[:350]):.2f} in the median" in README
+
+
+def test_the_errors_that_were_made_on_purpose():
+    said = json.loads((SMOKE / "smoke.json").read_text())
+    failed = {
+        tag: [line for line in run["said"] if line.startswith("FAILED  needles")]
+        for tag, run in said.items()
+    }
+    for tag in ("b-sign", "b-page", "b-entry"):
+        long = [line for line in failed[tag] if "answers differ" in line]
+        assert {line.split()[2] for line in long} >= {"2500", "4000", "6000", "early"}
+    assert len(failed["b-scale"]) == 7
+    assert [line.split()[:3] for line in failed["b-sink"]] == [
+        line.split()[:3] for line in failed["on"]
+    ]
+
+
+def test_each_step_of_the_ladder_is_what_the_raw_file_says():
+    runs = json.loads((LADDER / "ladder.json").read_text())["runs"]
+    arms = ("stock-8k", "stock", "indexer", "+metadata")
+    for rows in (1, 16, 64):
+        medians = [
+            statistics.median(
+                run["step_ms"]
+                for run in runs
+                if (run["arm"], run["n"]) == (arm, rows) and run["rep"]
+            )
+            for arm in arms
+        ]
+        cells = " | ".join(f"{value:.3f}" for value in medians)
+        assert f"| {rows} | {cells} |\n" in README
+
+
+@pytest.mark.parametrize("name, stated", [("stock", "69 %"), ("metadata", "88 %")])
+def test_the_share_of_attention_is_what_the_profile_says(name, stated):
+    kernels = json.loads((LADDER / f"profile-{name}.json").read_text())
+    share = kernels[0][1] / sum(time for _, time in kernels)
+    assert kernels[0][0] == "_tiled_sparse_decode_kernel"
+    assert f"{share:.0%}".replace("%", " %") == stated and stated in README
