@@ -42,7 +42,7 @@ SKEWED = DecodeCase(
 SHAPES = {
     "decode-rows": [_rows(batch, 16, 512) for batch in (1, 4, 16, 64)],
     "decode-heads": [_rows(64, heads, 512) for heads in (8, 32, 64)],
-    "decode-one-row": [_rows(1, heads, 512) for heads in (8, 64)],
+    "decode-one-row": [_rows(1, 64, 512)],
     "decode-long": [LONG, SKEWED],
     "decode-caps": [NARROW, WIDE],
     "decode-prefill": [_rows(2_048, 64, 512)],
