@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     const int row = a.groups == 1 ? info.unit : info.unit / a.groups, group = info.unit - row * a.groups;
     const int first_tile = info.tile;
     Query q;
-    load_query(s, a, row, group, q);
+    load_query(a, row, group, q);
     Softmax softmax{-infinity(), 0.0f};
     Values values = {};
     bool row_ends, last;

@@ -74,10 +74,9 @@ class DecodeConfig:
         """Shared memory of a block: ``Shared`` of decode.cu."""
         warps = self.threads // 32
         stage = self.tile * (KEY_BYTES + SCALE_BYTES + 4) + 16
-        padded = self.tile + 8
-        heads = padded * (4 * self.dim_warps + 2) + 4 * (self.dim_warps + 3)
+        heads = self.heads * ((self.tile + 8) * (4 * self.dim_warps + 2) + 3 * 4)
         rest = 2 * warps * self.tile + 4 * (warps + 5)
-        return -(-(self.stages * stage + self.heads * heads + rest) // 16) * 16
+        return -(-(self.stages * stage + heads + rest) // 16) * 16
 
 
 # By tiles of heads, and by whether an SM has over 200 KB of shared memory.

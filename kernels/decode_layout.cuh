@@ -26,10 +26,9 @@ constexpr int GAVE_UP = 1 << 16;
 constexpr int POLLS = 16;
 constexpr unsigned ALL = 0xffffffffu;
 
-// f16 has few exponents. Weights are times 2**3 and at most 2**4 times that; their scales are relative to the
-// largest so far, times 2**8. So the smallest are 2**-27 and 2**-32.
-constexpr int WEIGHT_BITS = 3, SLACK = 4, SCALE_BITS = 8;
-static_assert(WEIGHT_BITS + SLACK + SCALE_BITS < 16, "the largest weight is an f16");
+// f16 has few exponents. Weights are times 2**7, so that 2**-31 is the smallest; their scales are relative to
+// the largest so far, times 2**8, so that 2**-32 is the smallest.
+constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
 
 static_assert(TILE % 32 == 0 && TILE * LANES_PER_KEY == THREADS, "threads share the keys of a tile");
 static_assert(LANES_PER_KEY % 4 == 0, "and 64 bytes of a key are next to each other");
@@ -101,7 +100,6 @@ struct Shared {
   unsigned short value_scales[WARPS][TILE];   // f16, by chunk
   int valid[STAGES][TILE];
   Info info[STAGES];
-  float factors[DIM_WARPS][HEADS];
   float rescale[HEADS];
   float peak[HEADS];
   float sum[HEADS];

@@ -191,18 +191,22 @@ __device__ void share_result(Shared& s, const Arguments& a, int row, int group, 
   __syncthreads();
   if (threadIdx.x == 0) arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
   __syncthreads();
-  unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
-  // First this program's slice, then those of programs that gave up.
-  int slice = s.merges ? mine : -1, given_up = s.given_up;
-  for (int next = 0; slice >= 0; slice = next++ < given_up ? int(parts[next - 1]) : -1) {
-    merge_slice(s, a, row, group, shares, slice);
-    if (next > 0 || given_up == 0) continue;
-    if (threadIdx.x == 0) s.given_up = 0;
-    __syncthreads();
-    for (int part = threadIdx.x; part < shares.count; part += THREADS) {
-      if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
+  if (s.merges) {
+    const bool others_gave_up = s.given_up > 0;
+    merge_slice(s, a, row, group, shares, mine);
+    if (others_gave_up) {
+      // More may have given up since this program arrived. Those found all parts there and merge their slices
+      // too, to the same bits; which ones they are can't be seen, so every slice of the list is merged.
+      unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
+      if (threadIdx.x == 0) s.given_up = 0;
+      __syncthreads();
+      for (int part = threadIdx.x; part < shares.count; part += THREADS) {
+        if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
+      }
+      __syncthreads();
+      const int listed = s.given_up;
+      for (int i = 0; i < listed; ++i) merge_slice(s, a, row, group, shares, parts[i]);
     }
-    __syncthreads();
   }
   if (threadIdx.x == 0 && atomicAdd(&counters->left, 1) == shares.count - 1) *counters = {};
 }

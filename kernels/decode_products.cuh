@@ -1,77 +1,62 @@
 // Scores, weights and weighted sums of a tile: part of decode.cu.
 
-// This warp's chunks of q as operands of the tensor cores. The order of the dims within a chunk is that in
-// which `add_scores` has those of the keys. All but the bf16 chunk's are times a power of two, `up_by`.
+// This warp's chunks of q as operands of the tensor cores, and what their products are to be multiplied
+// with. The order of the dims within a chunk is that in which `add_scores` has those of the keys.
 struct Query {
   unsigned operand[CHUNKS][4][M_TILES][4];
-  float up_by[M_TILES][2];
+  float factor[CHUNKS][M_TILES][2];
 };
 
 __device__ int first_chunk() { return warp() / KEY_WARPS * CHUNKS; }
-__device__ bool is_rope(int chunk) { return chunk == CHUNKS - 1 && first_chunk() + chunk == ROPE; }
 
 // Eight dims of q of one head from `dim` on, as pairs; zeros beyond the heads.
-__device__ Words load_q(const Arguments& a, int row, int head, int dim) {
+__device__ Words load_q(const Arguments& a, int row, int group, int head, int dim) {
+  head += group * HEADS;
   if (head >= a.heads) return {};
   const unsigned short* from = a.q + row * a.stride_q_row + head * a.stride_q_head + dim;
   const int4 pairs = __ldg(reinterpret_cast<const int4*>(from));
   return {unsigned(pairs.x), unsigned(pairs.y), unsigned(pairs.z), unsigned(pairs.w)};
 }
 
-__device__ void convert_to_f16(Words& pairs, float factor, bool some) {
+// f16 has the range of q only after a multiplication by the power of two that brings the largest of a
+// head's 64 dims to 2**14: then what is lost is below 2**-38 of it.
+__device__ float to_f16(Words (&pairs)[2], bool some) {
+  unsigned largest = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    unsigned& pair = pairs.word[i];
+  for (int i = 0; i < 8; ++i) largest = larger_bf16(largest, pairs[i / 4].word[i % 4] & 0x7fff7fffu);
+  largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 1));
+  largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 2));
+  largest = larger_bf16(largest, largest << 16);
+  const int exponent = min(254, 268 - int(largest >> 23));
+  const float up_by = __int_as_float(exponent << 23);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    unsigned& pair = pairs[i / 4].word[i % 4];
     const float first = __int_as_float(int(pair << 16)), second = __int_as_float(int(pair & 0xffff0000u));
-    pair = chosen(some, f16_pair(first * factor, second * factor), pair);
+    pair = some ? f16_pair(first * up_by, second * up_by) : pair;
   }
+  return some ? __int_as_float((254 - exponent) << 23) : 1.0f;
 }
 
-// f16 has the range of q only after a multiplication by the power of two that brings the largest of a
-// head's dims of this warp to 2**14: then what is lost is below 2**-38 of it. `weigh` takes it back.
-__device__ void load_query(Shared& s, const Arguments& a, int row, int group, Query& q) {
+__device__ void load_query(const Arguments& a, int row, int group, Query& q) {
   const int j = lane() % 4;
-  Words pairs[CHUNKS][M_TILES][2][2];
-#pragma unroll
-  for (int m = 0; m < M_TILES; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int head = 16 * m + 8 * half + lane() / 4;
-      unsigned largest = 0;
-#pragma unroll
-      for (int c = 0; c < CHUNKS; ++c) {
-        // Of a key, a lane has the 16 bytes number `j` of each 64.
-        const int first = (first_chunk() + c) * CHUNK + (is_rope(c) ? 8 : 16) * j;
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-          Words& some = pairs[c][m][half][part];
-          some = load_q(a, row, group * HEADS + head, first + part * (is_rope(c) ? 32 : 8));
-#pragma unroll
-          for (int i = 0; i < 4; ++i) largest = larger_bf16(largest, some.word[i] & 0x7fff7fffu);
-        }
-      }
-      largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 1));
-      largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 2));
-      largest = larger_bf16(largest, largest << 16);
-      const int exponent = min(254, 268 - int(largest >> 23));
-      q.up_by[m][half] = __int_as_float(exponent << 23);
-      if (warp() % KEY_WARPS == 0 && j == 0) {
-        s.factors[warp() / KEY_WARPS][head] = __int_as_float((254 - exponent) << 23) * a.scale_log2;
-      }
-    }
-  }
 #pragma unroll
   for (int c = 0; c < CHUNKS; ++c) {
+    const int chunk = first_chunk() + c;
+    const bool rope = c == CHUNKS - 1 && chunk == ROPE;
+    // Of a key, a lane has the 16 bytes number `j` of each 64.
+    const int first = chunk * CHUNK + (rope ? 8 : 16) * j, second = first + (rope ? 32 : 8);
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        const int head = 16 * m + 8 * half + lane() / 4;
+        Words pairs[2] = {load_q(a, row, group, head, first), load_q(a, row, group, head, second)};
+        q.factor[c][m][half] = to_f16(pairs, !rope) * a.scale_log2;
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          Words& some = pairs[c][m][half][step / 2];
-          if (step % 2 == 0) convert_to_f16(some, q.up_by[m][half], !is_rope(c));
-          q.operand[c][step][m][half] = some.word[step % 2 * 2];
-          q.operand[c][step][m][half + 2] = some.word[step % 2 * 2 + 1];
+          q.operand[c][step][m][half] = pairs[step / 2].word[step % 2 * 2];
+          q.operand[c][step][m][half + 2] = pairs[step / 2].word[step % 2 * 2 + 1];
         }
       }
     }
@@ -127,7 +112,7 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
         for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            scores[n][m][i] += products[n][m][i] * (rope ? q.up_by[m][i / 2] : scale[n][i % 2]);
+            scores[n][m][i] += products[n][m][i] * (scale[n][i % 2] * q.factor[c][m][i / 2]);
           }
         }
       }
@@ -149,20 +134,18 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
   }
 }
 
-// The running softmax of one head, kept by all the threads that share it: the score that weights are relative
-// to, which no score exceeds by more than SLACK, and the sum of the weights.
+// The running softmax of one head, kept by all the threads that share it: the largest score, and the sum of the
+// weights relative to it.
 struct Softmax {
   float peak, sum;
 };
 
-// Scores to weights.
+// Scores to weights, relative to the largest score so far.
 __device__ void weigh(Shared& s, int stage, Softmax& so_far) {
   const int head = threadIdx.x / LANES_PER_HEAD;
   const int key = threadIdx.x % LANES_PER_HEAD * KEYS_PER_LANE;
-  float score[KEYS_PER_LANE], factor[DIM_WARPS];
-#pragma unroll
-  for (int part = 0; part < DIM_WARPS; ++part) factor[part] = s.factors[part][head];
-  float peak = -infinity();
+  float score[KEYS_PER_LANE];
+  float peak = so_far.peak;
 #pragma unroll
   for (int i = 0; i < KEYS_PER_LANE; i += VECTOR) {
     Vector<float> parts[DIM_WARPS];
@@ -173,17 +156,15 @@ __device__ void weigh(Shared& s, int stage, Softmax& so_far) {
     const Vector<int> valid = *reinterpret_cast<const Vector<int>*>(&s.valid[stage][key + i]);
 #pragma unroll
     for (int n = 0; n < VECTOR; ++n) {
-      float sum = parts[0].of[n] * factor[0];
+      float sum = parts[0].of[n];
 #pragma unroll
-      for (int part = 1; part < DIM_WARPS; ++part) sum += parts[part].of[n] * factor[part];
+      for (int part = 1; part < DIM_WARPS; ++part) sum += parts[part].of[n];
       score[i + n] = valid.of[n] ? sum : -infinity();
       peak = fmaxf(peak, score[i + n]);
     }
   }
 #pragma unroll
   for (int step = LANES_PER_HEAD / 2; step > 0; step /= 2) peak = fmaxf(peak, __shfl_xor_sync(ALL, peak, step));
-  // Sums are brought to another scale only for a score that is larger by far.
-  if (!(peak > so_far.peak + SLACK)) peak = so_far.peak;
   const float base = peak == -infinity() ? 0.0f : peak;
   float sum = 0;
 #pragma unroll

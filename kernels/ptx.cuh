@@ -89,15 +89,6 @@ __device__ unsigned larger_bf16(unsigned a, unsigned b) {
   asm("max.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
 }
-// One of two words, certainly without a branch: where one writes operands of products, the compiler may move
-// them before each product.
-__device__ unsigned chosen(bool first, unsigned a, unsigned b) {
-  unsigned word;
-  asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; selp.b32 %0, %1, %2, p; }"
-      : "=r"(word)
-      : "r"(a), "r"(b), "r"(unsigned(first)));
-  return word;
-}
 // Bytes of `a` (0 to 3) and `b` (4 to 7), chosen by the digits of `which`, the last for the first.
 template <unsigned WHICH>
 __device__ unsigned chosen_bytes(unsigned a, unsigned b) {

@@ -30,6 +30,18 @@ def run(
     """
     blocks = list(range(launch.grid)) if order is None else list(order)
     assert sorted(blocks) == list(range(launch.grid))
+    run_blocks(launch, blocks, readable=readable, seed=seed)
+
+
+def run_blocks(
+    launch,
+    blocks: Sequence[int],
+    *,
+    readable: Sequence[torch.Tensor] = (),
+    seed: int = 0,
+) -> None:
+    """As ``run``, for as many blocks as the launch has, of which some may be left out and others come again."""
+    assert len(blocks) == launch.grid
     ranges = [
         address
         for tensor in readable

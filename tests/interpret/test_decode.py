@@ -111,6 +111,24 @@ def test_whichever_program_is_last_the_result_is_the_same(seed):
             assert_bitwise_equal(got, first)
 
 
+def test_a_program_that_gives_up_late_hides_no_other(seed):
+    """Between the last one's arrival and its look at who gave up, another one gives up: it finds all parts
+    there and merges its slice itself, while the last one sees it beside those whose slices are its own.
+    """
+    inputs = make_decode(DecodeCase("late", (128,), (64,)), seed=seed)
+    out, lse = unwritten(inputs)
+    workspace = decode_workspace(16, "cpu")
+    launch = plan(*inputs, out=out, lse=lse, workspace=workspace)
+    last, idle = 2, 3
+    cuda_on_cpu.run_blocks(launch, [0, 1, idle, idle])
+    gave_up = 1 << 16
+    assert workspace.counters[0] == 2 * (1 + gave_up)
+    workspace.counters[0] -= gave_up
+    cuda_on_cpu.run_blocks(launch, [last, idle, idle, idle])
+    assert not workspace.counters.any()
+    assert_attention(inputs, (out, lse))
+
+
 @pytest.mark.parametrize("empty", range(4))
 def test_each_part_of_a_row_may_be_without_a_key(empty, seed):
     """The parts of a row are of 32 keys here; all of one are -1."""
