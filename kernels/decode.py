@@ -33,8 +33,8 @@ DIMS = 512
 KEY_BYTES = 576
 SCALE_BYTES = 8
 COUNTERS = 2
-# Keys of a row that one program does sooner than several could merge.
-SMALL_ROW = 128
+# Keys of a row that one program does as soon as several would have merged their parts.
+SMALL_ROW = 256
 # Programs of a launch: as many as may share one row.
 MAX_PROGRAMS = 512
 

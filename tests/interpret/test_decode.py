@@ -22,6 +22,7 @@ from decode_cases import (
 )
 from kernels import decode
 from kernels.decode import decode_workspace, plan, sparse_mla_decode
+from kernels.decode_ref import sparse_mla_decode_ref
 from numeric import assert_bitwise_equal
 
 # Rows whose tiles are many for the four programs of the CPU, so that they are shared out.
@@ -115,7 +116,7 @@ def test_a_program_that_gives_up_late_hides_no_other(seed):
     """Between the last one's arrival and its look at who gave up, another one gives up: it finds all parts
     there and merges its slice itself, while the last one sees it beside those whose slices are its own.
     """
-    inputs = make_decode(DecodeCase("late", (128,), (64,)), seed=seed)
+    inputs = make_decode(DecodeCase("late", (128,), (192,)), seed=seed)
     out, lse = unwritten(inputs)
     workspace = decode_workspace(16, "cpu")
     launch = plan(*inputs, out=out, lse=lse, workspace=workspace)
@@ -129,14 +130,28 @@ def test_a_program_that_gives_up_late_hides_no_other(seed):
     assert_attention(inputs, (out, lse))
 
 
-@pytest.mark.parametrize("empty", range(4))
+@pytest.mark.parametrize("empty", range(3))
 def test_each_part_of_a_row_may_be_without_a_key(empty, seed):
-    """The parts of a row are of 32 keys here; all of one are -1."""
-    inputs = make_decode(DecodeCase("parts", (128,), None), seed=seed)
-    inputs.indices[..., 32 * empty : 32 * empty + 32] = -1
-    grid = plan_of(inputs).grid
-    assert grid >= 4
-    assert_attention(inputs, run(inputs))
+    """Five tiles of 64 keys are three programs' work here; all keys of one are -1."""
+    inputs = make_decode(DecodeCase("parts", (128,), (192,)), seed=seed)
+    if empty == 0:
+        inputs.indices[:] = -1
+    else:
+        inputs.extra_indices[..., 128 * (empty - 1) : 128 * empty] = -1
+    want = sparse_mla_decode_ref(*inputs)
+    whole = run(inputs, num_splits=1)
+    shared_out = run(inputs)
+    assert_attention(inputs, whole, want)
+    assert_attention(inputs, shared_out, want)
+
+
+@pytest.mark.parametrize("keys,shared_out", ((256, False), (257, True)))
+def test_a_row_of_few_keys_is_one_programs(keys, shared_out, seed):
+    """What parts leave for each other is written only where there are parts."""
+    inputs = make_decode(DecodeCase("small", (128,), (keys - 128,)), seed=seed)
+    workspace = decode_workspace(16, "cpu")
+    assert_attention(inputs, run(inputs, workspace=workspace))
+    assert (not workspace.partials.isnan().all()) == shared_out
 
 
 def test_the_width_changes_nothing(seed):

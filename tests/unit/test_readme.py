@@ -219,3 +219,50 @@ def test_the_share_of_attention_is_what_the_profile_says(name, stated):
     share = kernels[0][1] / sum(time for _, time in kernels)
     assert kernels[0][0] == "_tiled_sparse_decode_kernel"
     assert f"{share:.0%}".replace("%", " %") == stated and stated in README
+
+
+DECODE = json.loads((ROOT / "ci/checkpoints/raw/h200-decode/bench.json").read_text())
+DECODE_CASES = {case["case"]: case for case in DECODE["cases"]}
+
+
+def test_each_row_of_the_attention_table_is_what_the_raw_file_says():
+    wanted = [case for case in DECODE["cases"] if case["group"] != "decode-scores"]
+    for case in wanted:
+        median = {arm: timing["median"] for arm, timing in case["timings"].items()}
+        ours, stock, peer = (median.get(a) for a in ("ours", "stock", "FlashMLA"))
+        assert (
+            f"| {case['case']} | {case['floor_us']:,.1f} | {ours:,.2f} | {median['ours, not shared out']:,.1f} |"
+            f" {f'{stock:,.0f} | {stock / ours:,.0f}x' if stock else '- | -'} |"
+            f" {f'{peer:,.1f}' if peer else '-'} |\n"
+        ) in README
+    assert len(wanted) == 14 and all(case["correct"] for case in DECODE["cases"])
+
+
+def test_the_ratios_and_errors_of_attention_are_what_the_raw_file_says():
+    text = " ".join(README.split())
+    ratios = DECODE["ratios"]["attention"]
+    skewed = ratios["one long row among 63 short / alone"]["ours"]
+    assert f"among 63 of 2 takes {skewed:.2f} times its time alone" in text
+    width = ratios["index table for 1M / for 8K"]["ours"]
+    assert f"for 1M tokens {width:.3f} times one for 8K" in text
+    errors = [
+        case["facts"]["error"]
+        for case in DECODE["cases"]
+        if case["group"] == "decode-scores"
+    ]
+    ours = [error["ours"] for error in errors]
+    assert f"is {min(ours):.2e} to {max(ours):.2e} of the result's" in text
+    worst = max(error["ours"] / error["stock"] for error in errors)
+    assert f"at most {worst:.2f} times the stock kernel's" in text
+
+
+def test_what_attention_falls_short_of_is_what_the_raw_file_says():
+    def ours(name):
+        return DECODE_CASES[name]["timings"]["ours"]["median"]
+
+    text = " ".join(README.split())
+    share = ours("B64-h16-128+512") / DECODE_CASES["B64-h16-128+512"]["floor_us"]
+    assert f"take {share:.1f} times the floor (3)" in text
+    assert f"one row {ours('B1-h16-128+512'):.1f} us (8)" in text
+    assert f"8,320 keys {ours('B1-h16-128+8192'):.1f} us (12)" in text
+    assert f"64 heads {ours('B2048-h64-128+512') / 1_000:.2f} ms (0.87), where" in text
