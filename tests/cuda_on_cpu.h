@@ -9,6 +9,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -216,6 +217,8 @@ inline int __syncthreads_or(int mine) {
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(int(x)); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __int_as_float(int bits) {

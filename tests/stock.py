@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -25,40 +26,58 @@ def tree() -> Path:
 
 def load_functions(path: str, names: list[str], namespace: dict) -> list:
     """Run the source of top-level functions ``names`` of ``tree()/path`` in ``namespace``."""
-    return _load(tree() / path, names, namespace)
+    return _load(tree() / path, [(name,) for name in names], namespace)
 
 
-def _load(file: Path, names: list[str], namespace: dict) -> list:
+def load_method(path: str, *qualified: str, namespace: dict):
+    """Run the source of one function inside a class, or inside a function, of ``tree()/path``."""
+    (function,) = _load(tree() / path, [qualified], namespace)
+    return function
+
+
+def _load(file: Path, functions: list[tuple[str, ...]], namespace: dict) -> list:
     module = ast.parse(file.read_text())
-    found = {
-        n.name: n
-        for n in module.body
-        if isinstance(n, ast.FunctionDef) and n.name in names
-    }
-    missing = sorted(set(names) - set(found))
+    found = [_find(module, names) for names in functions]
+    missing = [".".join(n) for n, node in zip(functions, found) if node is None]
     if missing:
         raise LookupError(f"{file} has no function {', '.join(missing)}")
-    body = ast.Module([found[name] for name in names], type_ignores=[])
+    body = ast.Module(found, type_ignores=[])
     # The annotations name sglang's types; nothing here needs them evaluated.
     future = ast.parse("from __future__ import annotations").body
     exec(compile(ast.Module(future + body.body, []), str(file), "exec"), namespace)
-    return [namespace[name] for name in names]
+    return [namespace[names[-1]] for names in functions]
 
 
-def indexer_functions(*names: str) -> list:
+def _find(node, names: tuple[str, ...]):
+    for name in names:
+        node = next(
+            (
+                child
+                for child in getattr(node, "body", ())
+                if isinstance(child, (ast.FunctionDef, ast.ClassDef))
+                and child.name == name
+            ),
+            None,
+        )
+    return node
+
+
+def indexer_functions(*names: str, torch_indexer_bf16: str = "off") -> list:
     """Functions of the tree's indexer.py, with the module globals that they use."""
-    return functions_of(tree() / INDEXER, *names)
+    return functions_of(tree() / INDEXER, *names, torch_indexer_bf16=torch_indexer_bf16)
 
 
-def functions_of(indexer: Path, *names: str) -> list:
+def functions_of(indexer: Path, *names: str, torch_indexer_bf16: str = "off") -> list:
     """Functions of a file that is a version of indexer.py."""
+    flag = SimpleNamespace(get=lambda: torch_indexer_bf16)
     namespace = {
+        "envs": SimpleNamespace(SGLANG_SM120_TORCH_INDEXER_BF16=flag),
         "torch": torch,
         "F": F,
         "FP8_DTYPE": torch.float8_e4m3fn,
         "_arange_cache": {},
     }
-    return _load(indexer, list(names), namespace)
+    return _load(indexer, [(name,) for name in names], namespace)
 
 
 def stock_logits(inputs) -> torch.Tensor:
