@@ -22,8 +22,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import torch  # noqa: E402
 import triton  # noqa: E402
 
-from . import bench_decode, bench_indexer, bench_metadata, bench_topk  # noqa: E402
-from . import gputime  # noqa: E402
+from . import (  # noqa: E402
+    bench_decode,
+    bench_hc_pre,
+    bench_indexer,
+    bench_metadata,
+    bench_topk,
+    gputime,
+)
 from .benchcase import Bench, BenchCase, Prepared  # noqa: E402
 from .errors import Exit, Failure  # noqa: E402
 
@@ -32,6 +38,8 @@ BENCHES = (
     bench_metadata.BENCH,
     bench_topk.BENCH,
     bench_decode.BENCH,
+    bench_hc_pre.LINEAR,
+    bench_hc_pre.SUM,
 )
 SOURCES = (".py", ".cu", ".cuh")
 
