@@ -6,26 +6,37 @@ The shapes are those that the benchmark runs, so this needs torch.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from .kernelbench import BENCHES, ROOT
 
 PAGE = ROOT / "docs" / "roofline.md"
-MEASURED = (
-    ROOT / "ci" / "checkpoints" / "raw" / "h200-kernels" / "h200-bench-kernel.json"
-)
+RAW = ROOT / "ci" / "checkpoints" / "raw"
 
 # RTX PRO 6000 Blackwell. Bandwidth: vendor's 1,792 GB/s, of which real kernels reach 86-87 % on the RTX
-# 5090 (same memory; reported, sparkinfer#863). fp8: reported 830 TFLOP/s in a kernel on this card.
+# 5090 (same memory; reported, sparkinfer#863). Reported for kernels on this card: fp8 830 TFLOP/s, bf16 417.
 BANDWIDTH = 0.85 * 1_792e9
-FP8 = 830e12
+FP8, BF16 = 830e12, 417e12
 
-# Kernels whose time is one of two bounds, with their rate of multiplications. The top-k's is neither: its
-# rounds wait for each other.
-# Products of f16 are taken as half as fast as of fp8.
-ATTENTION = ROOT / "ci" / "checkpoints" / "raw" / "h200-decode" / "bench.json"
+# Kernels whose time is one of two bounds, with their rate of multiplications and the run on the H200. The
+# top-k's is neither: its rounds wait for each other. Products of f16 are taken as half as fast as of fp8.
 SECTIONS = {
-    "indexer": ("Indexer logits", FP8, MEASURED),
-    "attention": ("Sparse MLA attention", FP8 / 2, ATTENTION),
+    "indexer": ("Indexer logits", FP8, RAW / "h200-kernels" / "h200-bench-kernel.json"),
+    "hc_pre": (
+        "Hyper-connection pre-linear",
+        BF16,
+        RAW / "h200-hc-pre" / "bench.json",
+    ),
+    "hc_sum": (
+        "Weighted sum of the hyper-connection streams",
+        BF16,
+        RAW / "h200-hc-pre" / "bench.json",
+    ),
+    "attention": (
+        "Sparse MLA attention",
+        FP8 / 2,
+        RAW / "h200-decode" / "bench.json",
+    ),
 }
 
 
@@ -38,7 +49,6 @@ def write() -> None:
 
 def render() -> str:
     """The page as text."""
-    record = json.loads(MEASURED.read_text())
     lines = [
         "# Predicted times on an RTX PRO 6000 (sm_120)",
         "",
@@ -48,15 +58,13 @@ def render() -> str:
         "- bytes that must move (each input once, each output once) at 85 % of 1,792 GB/s;",
         "- multiplications at the rate of their type (reported for this card);",
         "- launch and first loads: the least that any shape of the kernel took above its memory floor in",
-        f"  the [H200 run](../{MEASURED.relative_to(ROOT)}). Clocks differ, so this part is the least certain.",
+        "  the run on an H200. Clocks differ, so this part is the least certain.",
         "",
-        "The last column is what the same shape took on the H200 (sm_90, 132 SMs, copies at"
-        f" {record['machine']['copy_bytes_per_s'] / 1e12:.2f} TB/s):",
-        "another card, shown only to tell where the bound lies.",
+        "The last column is what the same shape took on the H200 (sm_90, 132 SMs): another card, shown only to tell",
+        "where the bound lies.",
     ]
-    for kernel, (title, rate, raw) in SECTIONS.items():
-        rows = json.loads(raw.read_text())["cases"]
-        lines += _section(kernel, title, rate, rows)
+    for kernel, section in SECTIONS.items():
+        lines += _section(kernel, *section)
     lines += [
         "",
         "Attention is near neither bound on the H200: what bounds it is the chain of steps of a tile, 2.3 us for 64 keys and 16 heads there,",
@@ -65,8 +73,9 @@ def render() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(kernel: str, title: str, rate: float, rows: list[dict]) -> list[str]:
-    measured = {row["case"]: row for row in rows if row["kernel"] == kernel}
+def _section(kernel: str, title: str, rate: float, run: Path) -> list[str]:
+    record = json.loads(run.read_text())
+    measured = {row["case"]: row for row in record["cases"] if row["kernel"] == kernel}
     overhead = min(
         row["timings"]["ours"]["median"] - row["floor_us"] for row in measured.values()
     )
@@ -74,7 +83,8 @@ def _section(kernel: str, title: str, rate: float, rows: list[dict]) -> list[str
         "",
         f"## {title}",
         "",
-        f"Multiplications at {rate / 1e12:.0f} TFLOP/s, launch and first loads {overhead:.1f} us.",
+        f"Multiplications at {rate / 1e12:.0f} TFLOP/s, launch and first loads {overhead:.1f} us"
+        f" ([H200 run](../{run.relative_to(ROOT)}), copies at {record['machine']['copy_bytes_per_s'] / 1e12:.2f} TB/s).",
         "",
         "| shape | MB moved | GFLOP | bytes, us | flop, us | bound by | predicted, us | H200, us |",
         "|---|---|---|---|---|---|---|---|",

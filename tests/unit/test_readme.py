@@ -83,6 +83,79 @@ def test_the_roofline_page_is_what_renders():
     assert roofline.PAGE.read_text() == roofline.render()
 
 
+HC_PRE = json.loads((ROOT / "ci/checkpoints/raw/h200-hc-pre/bench.json").read_text())
+HC_PRE_ROWS = [row for row in HC_PRE["cases"] if row["kernel"] == "hc_pre"]
+HC_SUM_ROWS = [row for row in HC_PRE["cases"] if row["kernel"] == "hc_sum"]
+
+
+@pytest.mark.parametrize("case", HC_PRE_ROWS, ids=lambda case: case["case"])
+def test_a_row_of_the_pre_linear_is_what_the_raw_file_says(case):
+    ours, bf16, stock, compiled = medians(
+        case, "ours", "ours, bf16", "stock", "stock compiled"
+    )
+    error = case["facts"]["error"]
+    assert case["correct"]
+    assert (
+        f"| {case['batch']:,} | {ours:,.2f} | {stock:,.2f} | {compiled:,.2f} | {stock / ours:.1f}x |"
+        f" {compiled / ours:.1f}x | {case['floor_us'] / ours:.0%} | {error['split']:.1e} |"
+        f" {bf16:,.2f} | {error['bf16']:.1e} |\n"
+    ) in README
+
+
+@pytest.mark.parametrize(
+    "arm,name", [("stock", "stock, FP32"), ("split", "ours"), ("bf16", "ours, `bf16`")]
+)
+def test_the_errors_of_the_mixes_are_what_the_raw_file_says(arm, name):
+    cells = [
+        f"{max(case['facts'][f'mixes, {arm}'][field] for case in HC_PRE_ROWS):.1e}"
+        for field in ("pre", "post", "comb")
+    ]
+    assert f"| {name} | {' | '.join(cells)} |\n" in README
+
+
+def test_the_targets_of_the_pre_linear_are_met_but_for_the_one_that_the_readme_says():
+    times = {
+        case["batch"]: medians(case, "ours", "stock", "stock compiled")
+        for case in HC_PRE_ROWS
+    }
+    for rows in (1, 16, 64):
+        ours, stock, compiled = times[rows]
+        assert ours <= 6 and stock >= 3 * ours and compiled >= 2 * ours
+    (missed,) = re.findall(
+        r"At ([\d,]+) rows the target of 60 % of the memory floor", README
+    )
+    share = {
+        case["batch"]: case["floor_us"] / times[case["batch"]][0]
+        for case in HC_PRE_ROWS
+    }
+    assert share[int(missed.replace(",", ""))] < 0.6 <= share[8_192]
+
+
+def test_the_times_of_the_weighted_sum_are_what_the_raw_file_says():
+    assert all(case["correct"] for case in HC_SUM_ROWS)
+    text = " ".join(README.split())
+    for case in HC_SUM_ROWS:
+        ours, stock = medians(case, "ours", "stock")
+        rows = "row" if case["batch"] == 1 else "rows"
+        assert f"{case['batch']:,} {rows} {ours:.2f} us against {stock:.2f}" in text
+
+
+def test_the_work_that_remains_is_what_the_profile_says():
+    page = (ROOT / "docs/remaining.md").read_text()
+    profile = "ci/checkpoints/raw/server-h200-ladder/profile-metadata.json"
+    assert f"(../{profile})" in page
+    (_, attention), *others = json.loads((ROOT / profile).read_text())
+    rest = sum(time for _, time in others)
+    text = " ".join(page.split())
+    assert f"the {rest / 1e3:.1f} ms outside of upstream's attention" in text
+    assert f"which takes {attention / 1e3:.1f} ms more" in text
+    stated = re.findall(r"^\| `(.+)` \| ([\d,]+) \| (\S+) \| .* \|$", page, re.M)
+    assert len(stated) == 11
+    for part, *cells in stated:
+        (time,) = (time for name, time in others if part in name)
+        assert cells == [f"{time:,.0f}", f"{time / rest:.1%}"], part
+
+
 SERVER = ROOT / "ci/checkpoints/raw/server-h200"
 
 
