@@ -28,12 +28,15 @@ for name in "tokenize-prompt flush-cache disable-tqdm".split():
 a = parser.parse_args()
 how = os.environ.get("FAKE", "good")
 print("asked", a.tag, flush=True)
+if how == "warns":
+    print("No module named 'optional_there'", flush=True)
 if how == "fails":
     sys.exit("ValueError: Warmup failed - Please make sure benchmark arguments are correctly specified.")
 if how == "hangs":
     time.sleep(60)
 n, out = int(a.num_prompts), int(a.random_output_len)
 line = {"tag": a.tag, "url": a.base_url, "seed": a.seed, "ratio": a.random_range_ratio,
+        "key": os.environ.get("OPENAI_API_KEY"),
         "max_concurrency": int(a.max_concurrency), "completed": n, "total_output_tokens": n * out,
         "output_throughput": 100.0 * int(a.max_concurrency), "median_ttft_ms": 20.0, "median_tpot_ms": 5.0}
 if how == "loses":
@@ -179,6 +182,23 @@ def test_a_python_without_sglang(place):
     assert done.returncode == Exit.ENVIRONMENT
     assert "can't be started: No module named 'nothing_there'" in done.stderr
     assert "--python PY" in done.stderr
+
+
+def test_a_module_that_was_not_needed(place):
+    done = bench(place, patched(), FAKE="warns")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_benchmark_gets_the_key_of_the_server(place):
+    done = bench(place, patched(), options=["--api-key", "k-1"], OPENAI_API_KEY="other")
+    assert done.returncode == 0, done.stderr
+    assert {row["key"] for row in rows(place, "a")} == {"k-1"}
+    assert "k-1" not in (place / "out" / "result.json").read_text() + done.stderr
+
+
+def test_without_a_key_the_callers_stays(place):
+    assert bench(place, patched(), OPENAI_API_KEY="other").returncode == 0
+    assert {row["key"] for row in rows(place, "a")} == {"other"}
 
 
 def test_a_folder_that_is_there_is_not_written_into(place):

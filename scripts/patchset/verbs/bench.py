@@ -88,7 +88,9 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     )
     folder.mkdir(parents=True)
     variables = servertree.variables(tree, os.environ)
-    bench = Bench(python, variables, work, folder, arguments.run_timeout)
+    bench = Bench(
+        python, variables, work, folder, arguments.run_timeout, arguments.api_key
+    )
     runs = bench.run_all(arms, _say)
     result = {
         "workload": asdict(work),
