@@ -69,7 +69,7 @@ def unpacked(tmp_path, arch: str, files: dict[str, str]) -> set[str]:
     return {p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_file()}
 
 
-def test_kernels_of_other_gpus_and_scripts_are_left_out(tmp_path):
+def test_kernels_of_other_gpus_are_left_out(tmp_path):
     files = {
         "sgl_kernel/__init__.py": "",
         "sgl_kernel/sm90/common_ops.abi3.so": "90",
@@ -78,7 +78,7 @@ def test_kernels_of_other_gpus_and_scripts_are_left_out(tmp_path):
         "sglang/multimodal_gen/x.py": "",
         "sglang/__init__.py": "",
         "x-1.0.data/purelib/inside.py": "",
-        "x-1.0.data/scripts/tool": "",
+        "x-1.0.data/headers/x.h": "",
         "x-1.0.dist-info/METADATA": "",
     }
     common = {"sgl_kernel/__init__.py", "sglang/__init__.py", "inside.py"}
@@ -88,6 +88,30 @@ def test_kernels_of_other_gpus_and_scripts_are_left_out(tmp_path):
     sm90 = unpacked(tmp_path, "sm_90", files)
     both = {"sgl_kernel/sm90/common_ops.abi3.so", "sgl_kernel/flash_ops.abi3.so"}
     assert sm90 == common | both
+
+
+def test_programs_and_permissions_of_a_wheel(tmp_path):
+    files = {
+        "x-1.0.data/scripts/tool": "#!python\nprint(3)\n",
+        "x-1.0.data/scripts/ninja": "\x7fELF",
+        "x/data.py": "",
+    }
+    wheel = make_wheel(tmp_path, "x", files)
+    with zipfile.ZipFile(wheel, "a") as archive:
+        entry = zipfile.ZipInfo("x/run.sh")
+        entry.external_attr = 0o100775 << 16
+        archive.writestr(entry, "#!/bin/sh\n")
+    site = tmp_path / "site"
+    wheels.unpack(wheel, site, TARGET)
+    modes = {
+        path.relative_to(site).as_posix(): path.stat().st_mode & 0o100
+        for path in site.rglob("*")
+        if path.is_file()
+    }
+    assert modes == {"bin/tool": 64, "bin/ninja": 64, "x/run.sh": 64, "x/data.py": 0}
+    tool = (site / "bin" / "tool").read_text()
+    assert tool == "#!/usr/bin/env python3\nprint(3)\n"
+    assert (site / "bin" / "ninja").read_text() == "\x7fELF"
 
 
 def test_a_wheel_that_writes_outside_is_refused(tmp_path):
@@ -132,6 +156,40 @@ def test_it_installs_what_was_packed(made, tmp_path, site_with_torch):
     script = f'. "{place}/env.sh"; exec "{sys.executable}" -c "import sglang; print(sglang.answer)"'
     ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
     assert ran.stdout == "42\n", ran.stderr
+
+
+def test_its_programs_run_after_env_sh(tmp_path, site_with_torch):
+    def tool(site: Path) -> list[str]:
+        (site / "bin").mkdir()
+        (site / "bin" / "tool-of-ours").write_text("#!/bin/sh\necho $0\n")
+        (site / "bin" / "tool-of-ours").chmod(0o755)
+        return []
+
+    made = make.write(tmp_path / "b", tool, TARGET, "x", None, 1 << 20, preset=0)
+    place = tmp_path / "it's here"
+    done = install(made, place, site_with_torch)
+    assert done.returncode == 0, done.stderr
+    script = f'. "{place}/env.sh"; tool-of-ours; command -v ls'
+    ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    first, second = ran.stdout.splitlines()
+    assert first == f"{place}/site/bin/tool-of-ours" and second.endswith("/ls")
+
+
+def test_folders_beside_are_left_alone(tmp_path, site_with_torch):
+    for name in ("bundle.part", "place.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    made = make.write(tmp_path / "bundle", fill, TARGET, "x", None, 1 << 20, preset=0)
+    done = install(made, tmp_path / "place", site_with_torch)
+    assert done.returncode == 0, done.stderr
+    for name in ("bundle.part", "place.part"):
+        assert (tmp_path / name / "mine").exists()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"bundle", "bundle.part", "place", "place.part", "torch"}
+    usual = tmp_path / "usual"
+    usual.mkdir()
+    for name in ("bundle", "place"):
+        assert (tmp_path / name).stat().st_mode == usual.stat().st_mode
 
 
 def test_the_same_files_make_the_same_bundle(tmp_path):

@@ -11,9 +11,9 @@ import json
 import lzma
 import os
 import platform
-import shutil
 import sys
 import tarfile
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BLOCK = 1 << 20
@@ -71,10 +71,12 @@ def install(manifest, place):
     """Check, join and unpack the parts; the folder appears as a whole."""
     for part in manifest["parts"]:
         check(part["name"], part["sha256"])
-    spare = place + ".part"
-    shutil.rmtree(spare, ignore_errors=True)
-    os.makedirs(spare)
-    try:
+    parent, name = os.path.split(place)
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="." + name + "-", dir=parent) as scratch:
+        # Made inside, where it gets the usual permissions and not those of a scratch folder.
+        spare = os.path.join(scratch, name)
+        os.mkdir(spare)
         whole = Joined([part["name"] for part in manifest["parts"]])
         with lzma.open(whole) as plain:
             with tarfile.open(fileobj=plain, mode="r|") as archive:
@@ -82,12 +84,15 @@ def install(manifest, place):
                 safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
                 archive.extractall(spare, **safe)
         with open(os.path.join(spare, "env.sh"), "w", encoding="utf-8") as file:
-            site = "'%s'" % os.path.join(place, "site").replace("'", "'\\''")
-            file.write("export PYTHONPATH=%s${PYTHONPATH:+:$PYTHONPATH}\n" % site)
+            file.write(exported("PYTHONPATH", os.path.join(place, "site")))
+            file.write(exported("PATH", os.path.join(place, "site", "bin")))
         os.rename(spare, place)
-    except BaseException:
-        shutil.rmtree(spare, ignore_errors=True)
-        raise
+
+
+def exported(variable, folder):
+    """A line for a shell that puts a folder before the others of a variable."""
+    word = "'%s'" % folder.replace("'", "'\\''")
+    return "export %s=%s${%s:+:$%s}\n" % (variable, word, variable, variable)
 
 
 def check(name, sha256):

@@ -103,10 +103,13 @@ def write(
             state="it was left alone",
             next="name a new one with --out DIR, or remove it",
         )
-    spare = folder.with_name(f"{folder.name}.part")
-    try:
-        shutil.rmtree(spare, ignore_errors=True)
-        spare.mkdir(parents=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{folder.name}-", dir=folder.parent
+    ) as scratch:
+        # Made inside, where it gets the usual permissions and not those of a scratch folder.
+        spare = Path(scratch, folder.name)
+        spare.mkdir()
         with tempfile.TemporaryDirectory(prefix="patchset-site-") as site:
             packages = tuple(fill(Path(site)))
             parts = pack(Path(site), spare, part_bytes, preset)
@@ -120,9 +123,6 @@ def write(
         (spare / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
         shutil.copyfile(installer.__file__, spare / "install.py")
         spare.rename(folder)
-    except BaseException:
-        shutil.rmtree(spare, ignore_errors=True)
-        raise
     sizes = tuple((part.name, (folder / part.name).stat().st_size) for part in parts)
     return Bundle(folder, checkpoint, commit, packages, sizes)
 

@@ -15,6 +15,8 @@ from ..errors import Exit, Failure
 from .target import Target
 
 _STATE = "no bundle was written"
+# Where the files of a wheel's .data folder go, by their kind.
+_FOLDERS = {"purelib": "", "platlib": "", "scripts": "bin"}
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,10 @@ def download(wheels: Sequence[Wheel], target: Target, folder: Path) -> list[Path
 
 
 def unpack(wheel: Path, site: Path, target: Target) -> None:
-    """Install a wheel's files into a folder, as pip does, without scripts.
+    """Install a wheel's files into a folder, as pip does; programs that it brings go into bin/.
 
-    Left out: SGLang's image and video generation, and kernels compiled for other GPUs.
+    Left out: commands that are entry points, headers, SGLang's image and video generation, and
+    kernels compiled for other GPUs.
     """
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
@@ -94,7 +97,11 @@ def unpack(wheel: Path, site: Path, target: Target) -> None:
                 continue
             path = site / place
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(archive.read(entry))
+            data = archive.read(entry)
+            program = _is_program(entry)
+            path.write_bytes(_for_any_python(data) if program else data)
+            if program or entry.external_attr >> 16 & 0o111:
+                path.chmod(0o755)
 
 
 def canonical(name: str) -> str:
@@ -112,10 +119,22 @@ def _place(name: str) -> PurePosixPath | None:
             next="report it to the package's authors",
         )
     if path.parts[0].endswith(".data"):
-        kind = path.parts[1] if len(path.parts) > 1 else ""
-        inside = kind in ("purelib", "platlib") and len(path.parts) > 2
-        return PurePosixPath(*path.parts[2:]) if inside else None
+        folder = _FOLDERS.get(path.parts[1]) if len(path.parts) > 2 else None
+        return None if folder is None else PurePosixPath(folder, *path.parts[2:])
     return path
+
+
+def _is_program(entry: zipfile.ZipInfo) -> bool:
+    data, _, rest = entry.filename.partition("/")
+    return data.endswith(".data") and rest.startswith("scripts/")
+
+
+def _for_any_python(script: bytes) -> bytes:
+    """A script whose first line leaves its Python to the installer; another file as it is."""
+    first, found, rest = script.partition(b"\n")
+    if first.rstrip() not in (b"#!python", b"#!pythonw"):
+        return script
+    return b"#!/usr/bin/env python3" + found + rest
 
 
 def _other_gpu(place: PurePosixPath, target: Target) -> bool:
