@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -77,12 +78,15 @@ class ServerProcess:
             Exit.SERVER,
             f"the server ended ({how}): {why or 'its log names no cause'}",
             where=self._told(),
-            state="nothing of it is left running",
+            state="what it had started is stopped",
             next="remove the cause, then start it again",
         )
 
-    def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """End the server and every process of its session; none of anybody else's."""
+    def stop(self, seconds: float = STOP_SECONDS) -> list[int]:
+        """End the server and every process of its session; none of anybody else's.
+
+        Returns the processes that are still there so many seconds after SIGKILL.
+        """
         for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, seconds)):
             self._signal(number)
             end = time.monotonic() + patience
@@ -90,8 +94,9 @@ class ServerProcess:
                 self._process.poll()
                 if not self._members():
                     self._process.wait()
-                    return
+                    return []
                 time.sleep(0.05)
+        return self._members()
 
     def _signal(self, number: int) -> None:
         for pid in self._members():
@@ -114,12 +119,30 @@ def started(
 ) -> Iterator[ServerProcess]:
     """Start a server whose output goes to a log; it is stopped on the way out, whatever happens.
 
-    Raises Failure(ENVIRONMENT) when the log can't be written or the command can't be run.
+    Raises Failure(ENVIRONMENT) when the log can't be written or the command can't be run, and
+    Failure(SERVER) when a process of it can't be ended.
     """
+    server = None
+    try:
+        # A signal between its start and here would leave it alone in its session.
+        with signals.deferred():
+            server = ServerProcess(_start(command, environment, log), log)
+        yield server
+    finally:
+        if server:
+            with signals.held_off():
+                left = server.stop()
+            if left:
+                raise _survived(left, sys.exception())
+
+
+def _start(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> subprocess.Popen:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "wb") as output:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command,
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -135,12 +158,18 @@ def started(
             state="no server was started",
             next="name another interpreter with --python, or another log with --log",
         ) from None
-    server = ServerProcess(process, log)
-    try:
-        yield server
-    finally:
-        with signals.held_off():
-            server.stop()
+
+
+def _survived(pids: Sequence[int], ended: BaseException | None) -> Failure:
+    before = ended.what if isinstance(ended, Failure) else None
+    told = [f"before that: {before}"] if before else []
+    return Failure(
+        Exit.SERVER,
+        f"{len(pids)} of the server's processes can't be ended",
+        where="\n".join([f"process ids: {' '.join(map(str, pids))}", *told]),
+        state="SIGKILL was sent; they are left running",
+        next=f"see what they wait for: ps -o pid,stat,wchan:20,args -p {','.join(map(str, pids))}",
+    )
 
 
 def require_free(host: str, port: int) -> None:

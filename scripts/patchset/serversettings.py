@@ -26,6 +26,13 @@ _DEFAULTS = {
     "--reasoning-parser": "deepseek-v4",
     "--tool-call-parser": "deepseekv4",
 }
+# Each with the shortest beginning that sglang.launch_server may take for it.
+_SECRET = {
+    "--api-key": "--ap",
+    "--admin-api-key": "--ad",
+    "--ssl-keyfile-password": "--ssl-keyfile-",
+}
+_HIDDEN = "***"
 
 
 def complete(given: Sequence[str], gpus: int | None) -> list[str]:
@@ -60,9 +67,48 @@ def options(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def port(given: Sequence[str]) -> int:
+    """The port of a complete command line. Raises Failure(USAGE) when it is none."""
+    text = options(given)["--port"]
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65_536:
+        return int(text)
+    raise Failure(
+        Exit.USAGE,
+        f"--port needs a number from 1 to 65535, not {text!r}",
+        state="no server was started",
+        next="name a free one: --port 30000",
+    )
+
+
+def has_secret(given: Sequence[str]) -> bool:
+    """Whether a command line has a key of the server in it."""
+    return any(_is_secret(word.partition("=")[0]) for word in given)
+
+
+def without_secrets(given: Sequence[str]) -> list[str]:
+    """A command line to show or keep: each key of the server is hidden."""
+    shown, hide = [], False
+    for word in given:
+        name, has_value, _ = word.partition("=")
+        secret = not hide and _is_secret(name)
+        if hide:
+            shown.append(_HIDDEN)
+        else:
+            shown.append(f"{name}={_HIDDEN}" if secret and has_value else word)
+        hide = secret and not has_value
+    return shown
+
+
 def tp_size(gpus: int) -> int:
     """The most GPUs that the model's heads can be split over."""
     return next(size for size in TP_SIZES if size <= gpus)
+
+
+def _is_secret(name: str) -> bool:
+    return any(
+        whole.startswith(name) and name.startswith(shortest)
+        for whole, shortest in _SECRET.items()
+    )
 
 
 def _context(model: Path) -> int:

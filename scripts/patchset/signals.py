@@ -32,6 +32,24 @@ def held_off() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let one that comes in between act at the end, for what must be known once it is begun.
+
+    Handlers are not passed on to a program that is started, as an ignored signal would be.
+    """
+    came = []
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    _set(lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
 def _set(handler) -> None:
     for number in _ENDING:
         # A signal that our caller ignores (nohup, a job in the background) stays ignored.

@@ -489,6 +489,9 @@ def test_a_full_disk(tree, small_disk):
         (("--old", "0999"), "no commit '0999'"),
         (("--new", "-x"), "expected one argument"),
         (("--serve", "--tp-size 8"), "go with serving:"),
+        (("--probe", "serving:x", "--serve=--api-key k-1"), "--serve has a key"),
+        (("--probe", "serving:x", "--smoke=--api-key=k-1"), "--smoke has a key"),
+        (("--probe", "serving:x", "--bench=--tag 'k-1"), "no list of words"),
         (("--over", "repo", "--old", "x"), "--tree means nothing with --over repo"),
         (("--find", "luck"), "invalid choice"),
     ],
@@ -497,8 +500,8 @@ def test_usage(tree, line, said):
     made = tree("100", "50", "50", "20")
     done = made.bisect(*line)
     assert done.returncode == Exit.USAGE
-    assert said in done.stderr
-    assert made.measured == []
+    assert said in done.stderr and "k-1" not in done.stderr
+    assert made.measured == [] and not list(made.out.rglob("plan.json"))
 
 
 def test_an_unknown_probe_names_those_there_are(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from made_wheel import command, environment, patchset
-from patchset import gpus, serversettings
+from patchset import gpus, serverprocess, serversettings, signals
 from patchset.errors import Exit, Failure
+from patchset.serverprocess import ServerProcess
 
 HERE = Path(__file__).parent
 
@@ -202,6 +204,95 @@ def test_a_dry_run_shows_the_command_and_starts_nothing(place):
     assert done.returncode == 0
     assert done.stdout.startswith(f"PYTHONPATH={place}/tree/python {sys.executable} -m")
     assert "--port 30001" in done.stdout and not (place / "log").exists()
+
+
+def test_keys_reach_the_server_and_are_not_shown(place):
+    keys = ["--api-key", "k-1", "--admin-api-key=k-2", "--ssl-keyfile-password", "k-3"]
+    done = patchset(*line(place, "--dry-run", *keys))
+    assert done.returncode == 0 and not re.search(r"k-\d", done.stdout)
+    hidden = "--api-key '***' '--admin-api-key=***' --ssl-keyfile-password '***'"
+    assert hidden in done.stdout
+    done = patchset(*line(place, *keys), env={"FAKE": "dies"})
+    starting = done.stderr.partition("log:")[0]
+    assert hidden in starting and "k-1" not in starting
+    log = (place / "log").read_text()
+    assert "--api-key k-1 --admin-api-key=k-2" in log
+
+
+@pytest.mark.parametrize(
+    "given, shown",
+    [
+        (["--api-k", "x", "--port", "1"], ["--api-k", "***", "--port", "1"]),
+        (["--api-key", "--api-key", "y"], ["--api-key", "***", "y"]),
+        (["--ssl-keyfile", "f", "--a", "b"], ["--ssl-keyfile", "f", "--a", "b"]),
+        (["--api-key"], ["--api-key"]),
+    ],
+)
+def test_what_is_shown_of_a_command(given, shown):
+    assert serversettings.without_secrets(given) == shown
+
+
+@pytest.mark.parametrize("given", [["--port", "abc"], ["--port=65536"], ["--port"]])
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_a_port_that_is_none(place, given, dry):
+    words = line(place)
+    at = words.index("--port")
+    done = patchset(*words[:at], *dry, *given)
+    assert done.returncode == Exit.USAGE, done.stderr
+    assert "--port needs a number from 1 to 65535" in done.stderr
+    assert not (place / "log").exists() and done.stdout == ""
+
+
+SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_a_signal_while_the_server_is_started_leaves_none(place, monkeypatch):
+    made = []
+
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *words, **options):
+            super().__init__(*words, **options)
+            made.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGTERM, signals._raise)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with serverprocess.started(SLEEPS, os.environ, place / "log"):
+                pytest.fail("it went on")
+        assert made[0].poll() is not None
+        assert signal.getsignal(signal.SIGTERM) is signals._raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        made[0].kill()
+        made[0].wait()
+    assert handlers == [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_a_signal_that_the_caller_ignores_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.deferred():
+            # A program that is started here has to ignore it too.
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_processes_that_survive_are_named(place, monkeypatch):
+    monkeypatch.setattr(ServerProcess, "_signal", lambda self, number: None)
+    monkeypatch.setattr(ServerProcess.stop, "__defaults__", (0.1,))
+    with pytest.raises(Failure) as caught:
+        with serverprocess.started(SLEEPS, os.environ, place / "log") as server:
+            process = server._process
+            raise Failure(Exit.SERVER, "it is not ready")
+    process.kill()
+    process.wait()
+    found = "\n".join(caught.value.lines())
+    assert "1 of the server's processes can't be ended" in found
+    assert f"process ids: {server.pid}" in found and "it is not ready" in found
 
 
 def test_what_the_user_gives_comes_first():

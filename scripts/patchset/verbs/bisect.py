@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 
-from .. import gitenv, own_work
+from .. import gitenv, own_work, serversettings
 from ..bisect import history, probes, session
 from ..bisect.plan import GAIN, LOSS, REPO, TREE
 from ..errors import EXIT_CODES, Exit, Failure
@@ -121,8 +122,23 @@ def _require_sense(arguments: argparse.Namespace) -> None:
     words = arguments.serve or arguments.smoke or arguments.bench
     if words and not arguments.probe.startswith("serving:"):
         arguments.parser.error("--serve, --smoke and --bench go with serving:… only")
+    _require_no_secret(arguments)
     if arguments.over == REPO and not arguments.old:
         arguments.parser.error("--over repo needs the older end: --old COMMIT")
+
+
+def _require_no_secret(arguments: argparse.Namespace) -> None:
+    """The words are kept in plan.json, and shown when the search stops."""
+    for command in ("serve", "smoke", "bench"):
+        try:
+            words = shlex.split(getattr(arguments, command))
+        except ValueError as error:
+            arguments.parser.error(f"--{command} is no list of words: {error}")
+        if serversettings.has_secret(words):
+            arguments.parser.error(
+                f"--{command} has a key, which would be kept in plan.json; the servers of a "
+                "bisect listen on this machine alone and need none"
+            )
 
 
 def _require_tree(tree: Path) -> None:

@@ -87,11 +87,12 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     )
     command = [python, "-m", "sglang.launch_server", *_settings(arguments)]
     variables = servertree.variables(tree, os.environ)
+    port = serversettings.port(command)
     if arguments.dry_run:
         print(_shown(command, tree))
         return Exit.DONE
     named = serversettings.options(command)
-    host, port = named["--host"], int(named["--port"])
+    host = named["--host"]
     serverprocess.require_free(host, port)
     log = arguments.log or layout.target.parent / f"server-{port}.log"
     _say(f"starting {_shown(command, tree)}\nlog: {log}")
@@ -118,7 +119,7 @@ def _settings(arguments: argparse.Namespace) -> list[str]:
 
 def _shown(command: list[str], tree: Path | None) -> str:
     before = f"PYTHONPATH={shlex.quote(str(tree / 'python'))} " if tree else ""
-    return before + shlex.join(command)
+    return before + shlex.join(serversettings.without_secrets(command))
 
 
 def _report(
