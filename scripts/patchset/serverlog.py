@@ -41,8 +41,9 @@ def stage(lines: Sequence[str]) -> str:
 def cause(lines: Sequence[str]) -> str | None:
     """The exception that ended the server; None when the log has none.
 
-    Where a process aborted, what it said last. A scheduler's comes before the main process's, which only says that a scheduler died. One that is
-    logged in the middle of a line was caught, and counts only when there is no other.
+    A scheduler's comes before the main process's, which only says that a scheduler died. One that
+    is logged in the middle of a line was caught, and counts only when there is no other. Where a
+    process aborted, it is what that process said last.
     """
     plain = [_PREFIX.sub("", line.rstrip()) for line in lines]
     for at, line in enumerate(plain):
