@@ -120,20 +120,6 @@ SMOKE = Geometry(
     note="trained test model: 72 products and codes in filler text",
 )
 
-# The real kernels' shapes with a small rest: 2.2 GB in bf16.
-TINY = Geometry(
-    hidden=1024,
-    expert_width=256,
-    heads=64,
-    q_lora=1024,
-    o_lora=256,
-    vocabulary=8192,
-    ratios=(0, 4, 128, 4),
-    original_context=65_536,
-    context=262_144,
-    note="random",
-)
-
 # A layer of DeepSeek-V4-Flash.
 FLASH = Geometry(
     hidden=4096,
@@ -146,6 +132,17 @@ FLASH = Geometry(
     original_context=65_536,
     context=1_048_576,
     note="random",
+)
+
+# The real kernels' shapes with a small rest: 2.2 GB in bf16.
+TINY = replace(
+    FLASH,
+    hidden=1024,
+    expert_width=256,
+    o_lora=256,
+    vocabulary=8192,
+    ratios=(0, 4, 128, 4),
+    context=262_144,
 )
 
 
