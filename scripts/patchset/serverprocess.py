@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import serverlog, signals
+from . import processes, serverlog, signals
 from .errors import Exit, Failure
 
 STOP_SECONDS = 10.0
@@ -107,7 +107,7 @@ class ServerProcess:
 
     def _members(self) -> list[int]:
         """The live processes of the session, the server's own among them."""
-        return [pid for pid, session in _sessions() if session == self.pid]
+        return [each.id for each in processes.live() if each.session == self.pid]
 
     def _told(self) -> str:
         return "\n".join([str(self.log), *self.lines()[-_TAIL:]])
@@ -186,18 +186,3 @@ def require_free(host: str, port: int) -> None:
         state="it was left alone; no server was started",
         next="stop it, or choose another with --port",
     )
-
-
-def _sessions() -> Iterator[tuple[int, int]]:
-    """(process id, session id) of each live process of this machine."""
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            stat = Path("/proc", entry, "stat").read_bytes()
-        except OSError:
-            continue
-        # The command's name, in brackets, may hold anything.
-        state, _, _, session = stat[stat.rindex(b")") + 2 :].split()[:4]
-        if state not in (b"Z", b"X"):
-            yield int(entry), int(session)

@@ -24,8 +24,10 @@ class Workload:
     digest: str
 
 
-def load(path: Path, wanted: str | None = None) -> Workload:
-    """The workload with this id, or the first one.
+def load(
+    path: Path, wanted: str | None = None, *, option: str = "--workload ID"
+) -> Workload:
+    """The workload with this id, or the first one. option is how the user names one.
 
     Raises Failure(USAGE) when the file can't be read, is malformed or has no such workload.
     """
@@ -35,12 +37,31 @@ def load(path: Path, wanted: str | None = None) -> Workload:
         digest = hashlib.sha256(data).hexdigest()
         found = [_workload(table, digest) for table in tables]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _failure(path, f"the workloads can't be read: {error}") from None
+        raise _failure(path, f"the workloads can't be read: {error}", option) from None
     for each in found:
         if wanted in (None, each.id):
             return each
     names = ", ".join(each.id for each in found)
-    raise _failure(path, f"no workload {wanted!r}; there are: {names or 'none'}")
+    raise _failure(
+        path, f"no workload {wanted!r}; there are: {names or 'none'}", option
+    )
+
+
+def chosen(path: Path, case: str) -> tuple[Workload, int]:
+    """The workload and the concurrency of WORKLOAD[@C], which is the workload's last without @C.
+
+    Raises Failure(USAGE) as load(), and for a concurrency that the workload does not have.
+    """
+    option = "--probe serving:WORKLOAD[@C]"
+    id, at, asked = case.partition("@")
+    found = load(path, id, option=option)
+    if not at:
+        return found, found.concurrency[-1]
+    there = {str(each): each for each in found.concurrency}
+    if asked not in there:
+        what = f"the workload {id!r} has C={', '.join(there)}, and not C={asked!r}"
+        raise _failure(path, what, option)
+    return found, there[asked]
 
 
 def _workload(table: dict, digest: str) -> Workload:
@@ -59,11 +80,11 @@ def _workload(table: dict, digest: str) -> Workload:
     return made
 
 
-def _failure(path: Path, what: str) -> Failure:
+def _failure(path: Path, what: str, option: str) -> Failure:
     return Failure(
         Exit.USAGE,
         what,
         where=str(path),
         state="nothing was measured",
-        next="correct the file, or name a workload of it: --workload ID",
+        next=f"correct the file, or name a workload of it: {option}",
     )

@@ -49,6 +49,23 @@ def test_the_flags_of_the_series_are_on_and_the_users_are_not():
     assert os.environ["SGLANG_SM120_INDEXER"] == "off"
 
 
+def test_only_flags_that_choose_a_path_are_on():
+    environ = stock.tree() / "python" / "sglang" / "srt" / "environ.py"
+    flags = kernel_time.flags_on(environ.read_text())
+    assert {"SGLANG_SM120_INDEXER", "SGLANG_SM120_MXFP4_DRAFT"} <= flags.keys()
+    # That one takes split or bf16; this one is no path of the series.
+    assert "SGLANG_SM120_HC_PRE_WEIGHTS" not in flags
+    assert "SGLANG_SM120_TORCH_INDEXER_BF16" not in flags
+    assert set(flags.values()) == {"on"}
+    wrapped = """
+    SGLANG_SM120_ONE = EnvChoice(
+        "auto", ("auto", "on", "off")
+    )
+    SGLANG_SM120_TWO = EnvChoice("auto", ("auto", "on", "off", "fast"))
+"""
+    assert kernel_time.flags_on(wrapped) == {"SGLANG_SM120_ONE": "on"}
+
+
 def test_the_indexer_case(release):
     with kernel_time.modules_of("indexer") as modules:
         case = kernel_time._indexer(modules, release, "cpu", rows=2)

@@ -25,6 +25,9 @@ with log.open("a") as file:
 runs = log.read_text().splitlines().count(" ".join(said))
 word, *rest = said
 found = {"correct": True, "why": None, "machine": {"cpu": "test"}}
+patches = os.environ.get("PATCHSET_PATCHES")
+if patches:
+    found["step"] = (Path(patches) / "0010-step.patch").read_text()
 if word == "skip":
     found = {"skip": "it does not build"}
 elif word == "wrong":
@@ -44,10 +47,22 @@ elif word == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 elif word == "hang":
     time.sleep(600)
+elif word == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
 elif word == "pause":
     # Long enough to be interrupted in, the first time.
     time.sleep(600 if runs == 1 else 0)
     found |= {"value": float(rest[0])}
+elif word == "serve":
+    from patchset import signals
+    from patchset.probe import serving_speed
+
+    signals.unwind()
+    words = f"--python {sys.executable} --model-path m --tp 1"
+    serving_speed.measure(
+        argparse.Namespace(case="sweep-256-256", serve=words, smoke="", bench="")
+    )
 elif word == "noisy":
     # A round each.
     found |= {"value": float(rest[(runs - 1) % len(rest)])}

@@ -17,8 +17,8 @@ import pytest
 from made_series import BASE, commit_all, git, snapshot
 from made_wheel import ROOT, Release, environment, make_release, patchset
 from patchset import base, gitenv, lock, target
+from patchset.bisect import measuring, probes
 from patchset.bisect import plan as plans
-from patchset.bisect import probes
 from patchset.errors import Exit
 
 SPEED = "python/sglang/speed.txt"
@@ -32,6 +32,17 @@ FAKE = probes.Probe(
     least_change=0.05,
     limit_s=60,
 )
+# A server that is never ready, and takes its time to stop.
+LAUNCH = b"""
+import os, signal, time
+def stop(*_):
+    time.sleep(1)
+    os._exit(0)
+signal.signal(signal.SIGTERM, stop)
+with open(os.environ["FAKE_PROBE_LOG"] + ".server", "a") as told:
+    told.write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
 
 
 @pytest.fixture
@@ -51,7 +62,11 @@ class Tree:
 
     def __init__(self, directory: Path, speeds: list[str]):
         self.directory = directory
-        files = {**BASE, SPEED: f"{speeds[0]}\n".encode()}
+        files = {
+            **BASE,
+            SPEED: f"{speeds[0]}\n".encode(),
+            "python/sglang/launch_server.py": LAUNCH,
+        }
         # Each step changes a file of its own too, so that equal speeds are commits as well.
         steps = [
             (
@@ -94,6 +109,11 @@ class Tree:
 
     def commit(self, name: str) -> str:
         return git(self.path, "log", "--format=%H", f"--grep=^Patch: {name}$")
+
+    def servers(self) -> list[int]:
+        """Those that were started by now."""
+        told = Path(f"{self.log}.server")
+        return [int(pid) for pid in told.read_text().split()] if told.exists() else []
 
     @property
     def session(self) -> Path:
@@ -253,9 +273,28 @@ def test_all_between_skipped(tree):
 
 
 def test_a_fast_wrong_tree_is_no_gain(tree):
-    made = tree("100", "wrong 1", "wrong 2", "20", "20")
+    made = tree("100", "wrong 1", "wrong 1", "wrong 1", "100", "20", "20")
+    done = made.bisect("--json")
+    found = json.loads(done.stdout)
+    assert found["name"] == "0050-step"
+    assert found["skipped"]
+    assert all("(scores differ)" in said for said in found["skipped"])
+
+
+def test_a_gain_with_wrong_results_above_it_is_not_that_of_what_put_them_right(tree):
+    gain_at_3 = ("100", "100", "100", "20", "20", "wrong 20", "wrong 20", "20", "20")
+    made = tree(*gain_at_3)
     found = json.loads(made.bisect("--json").stdout)
     assert found["name"] == "0030-step"
+
+
+def test_wrong_results_beside_the_change_leave_several_open(tree):
+    made = tree("100", "wrong 20", "wrong 20", "20")
+    done = made.bisect("--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == Exit.NO and found["culprit"] is None
+    names = ("0010-step", "0020-step", "0030-step")
+    assert set(found["candidates"]) == {made.commit(name) for name in names}
 
 
 def test_a_wrong_tree_is_no_loss_either(tree):
@@ -352,10 +391,16 @@ def interrupted(made: Tree, number: int) -> tuple[int, str]:
             start_new_session=True,
         )
     deadline = time.monotonic() + 60
-    while not any(line.startswith("pause") for line in made.measured):
+    while not made.servers() and not any(
+        line.startswith("pause") for line in made.measured
+    ):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
-    os.kill(process.pid, number)
+    if number == signal.SIGINT:
+        # As a terminal does it.
+        os.killpg(process.pid, number)
+    else:
+        os.kill(process.pid, number)
     code = process.wait(timeout=60)
     return code, (made.directory / "said.txt").read_text()
 
@@ -391,6 +436,41 @@ def test_a_killed_bisect_is_swept_away(tree):
             os.kill(int(line.split()[0]), signal.SIGKILL)
 
 
+AT_AN_END, AT_A_STEP = ("serve", "20"), ("100", "serve", "serve", "20")
+
+
+@pytest.mark.parametrize("speeds", [AT_AN_END, AT_A_STEP], ids=["end", "step"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_bisect_leaves_no_server(tree, speeds, number):
+    made = tree(*speeds)
+    code, said = interrupted(made, number)
+    assert code == 128 + number, said
+    (server,) = made.servers()
+    assert not Path(f"/proc/{server}").exists()
+    assert not [line for line in processes() if str(made.out) in line]
+    made.assert_untouched()
+
+
+@pytest.mark.parametrize("speeds", [AT_AN_END, AT_A_STEP], ids=["end", "step"])
+def test_a_server_that_takes_too_long_is_stopped_with_the_probe(tree, probe, speeds):
+    probe(limit_s=8)
+    made = tree(*speeds)
+    done = made.bisect()
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "it took more than 8 s" in done.stderr
+    (server,) = made.servers()
+    assert not Path(f"/proc/{server}").exists()
+
+
+def test_a_step_that_does_not_end_when_asked_is_killed(tree, probe, monkeypatch):
+    monkeypatch.setattr(measuring, "PATIENCE_S", 1.0)
+    probe(limit_s=3)
+    made = tree("stubborn", "20")
+    done = made.bisect()
+    assert "it took more than 3 s" in done.stderr
+    assert not [line for line in processes() if str(made.out) in line]
+
+
 def processes() -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -410,6 +490,39 @@ def test_what_python_compiles_is_no_change_of_the_harness(tree):
     before = len(made.measured)
     made.bisect(**env)
     assert made.measured[before:] == ["exit 3"]
+
+
+def test_figures_of_another_program_are_kept_apart(tree, probe):
+    made = tree("100", "exit 3", "20")
+    made.bisect()
+    probe(program=(*FAKE.program, "--stock", "other"))
+    before = len(made.measured)
+    made.bisect()
+    assert made.measured[before:] == ["100", "20", "exit 3"]
+    probe()
+    before = len(made.measured)
+    made.bisect()
+    assert made.measured[before:] == ["exit 3"]
+    assert len(list(made.out.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "case, said",
+    [
+        ("nothing", "no workload 'nothing'; there are: sweep-256-256, long-8192-256"),
+        ("nothing@1", "no workload 'nothing'"),
+        ("sweep-256-256@7", "has C=1, 16, 64, and not C='7'"),
+        ("sweep-256-256@", "and not C=''"),
+        ("sweep-256-256@x", "and not C='x'"),
+    ],
+)
+def test_a_workload_that_is_not_there_is_refused_first(tree, probe, case, said):
+    probe(workload=case)
+    made = tree("100", "20")
+    done = made.bisect()
+    assert done.returncode == Exit.USAGE and said in done.stderr
+    assert "--probe serving:WORKLOAD[@C]" in done.stderr
+    assert made.measured == [] and not made.out.exists()
 
 
 def test_a_changed_harness_is_measured_afresh(tree):
@@ -592,6 +705,12 @@ def test_over_the_commits_of_a_repository(repository):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["culprit"] == made.commits[2] and found["over"] == "repo"
+    # Each is measured beside its own patches.
+    said = {step["commit"]: step["step"] for step in found["steps"]}
+    for commit, speed in zip(made.commits, ("100", "99", "20", "21")):
+        if commit in said:
+            assert f"\n+{speed}\n" in said[commit]
+    assert len(said) >= 3
     assert state(made.root) == before
 
 
@@ -624,6 +743,8 @@ def test_every_probe_has_a_program_and_sense():
         assert ROOT.joinpath("scripts", *module).with_suffix(".py").exists()
         assert found.rounds >= 1 and 0 < found.least_change < 1
         assert found.shown(1.0).startswith("1")
+        served = name.startswith("serving:")
+        assert found.workload == (name.partition(":")[2] if served else "")
 
 
 def test_a_plan_of_another_version_is_not_gone_on_with(tree):

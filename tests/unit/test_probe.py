@@ -107,7 +107,7 @@ def test_high_is_after_a_gain_of_speed_and_after_a_loss_of_time(find, better):
 
 def test_a_result_that_is_wrong_or_missing():
     wrong, skip = Figures([1.0], wrong="off"), Figures([], skip="no")
-    assert measuring.exit_status(plan(), wrong) == 0
+    assert measuring.exit_status(plan(), wrong) == 125
     assert measuring.exit_status(plan(find="loss"), wrong) == 125
     assert measuring.exit_status(plan(), skip) == 125
 

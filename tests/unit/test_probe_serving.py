@@ -24,7 +24,12 @@ with open(os.environ["SEEN"], "a") as seen:
     seen.write(json.dumps([verb, *words, path]) + "\\n")
 mode = os.environ.get(verb.upper() + "_MODE", "")
 if mode:
-    print(f"error: {verb} says {mode}", file=sys.stderr)
+    # As cli.main tells of a failure.
+    from .errors import Failure
+    failure = Failure(int(mode), f"{verb} says {mode}", where="here", next="that")
+    print("\\n".join(failure.lines()), file=sys.stderr)
+    if "--json" in words:
+        print(json.dumps(failure.as_json(), indent=1), flush=True)
     sys.exit(int(mode))
 if verb == "serve":
     print(json.dumps({"url": "http://127.0.0.1:1", "build": {"commit": "c"}}), flush=True)
@@ -40,6 +45,18 @@ if verb == "bench":
 """
 
 
+WORKLOADS = """
+[[workload]]
+id = "w"
+input_tokens = 256
+output_tokens = 256
+concurrency = [1, 16]
+requests_per_slot = 4
+rounds = 3
+seed = 1
+"""
+
+
 @pytest.fixture
 def probe(tmp_path):
     """Runs the program beside the stand-ins: its exit code, its figures, what was called."""
@@ -48,15 +65,24 @@ def probe(tmp_path):
     for name in ("__init__", "faults", "outcome", "serving_speed"):
         name = f"probe/{name}"
         shutil.copyfile(PACKAGE / f"{name}.py", package / f"{name}.py")
-    for name in ("__init__", "servertree", "errors", "invocation"):
+    for name in (
+        "__init__",
+        "servertree",
+        "errors",
+        "invocation",
+        "signals",
+        "workload",
+    ):
         shutil.copyfile(PACKAGE / f"{name}.py", package / f"{name}.py")
     (package / "__main__.py").write_text(COMMANDS)
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "ci" / "workload.toml").write_text(WORKLOADS)
     tree = tmp_path / "tree"
     tree.mkdir()
     git(tree, "init", "--quiet", "--template=")
     seen = tmp_path / "seen.txt"
 
-    def run(*patches: str, case: str = "w", words=(), **modes):
+    def run(*patches: str, case: str = "w", words=(), env={}, **modes):
         for patch in patches:
             who = ("-c", "user.name=t", "-c", "user.email=t@t.invalid")
             message = f"x\n\nPatch: {patch}"
@@ -72,6 +98,7 @@ def probe(tmp_path):
                 "PYTHONPATH": str(tmp_path / "scripts"),
                 "PATCHSET_TREE": str(tree),
                 "SEEN": str(seen),
+                **env,
                 **{f"{name.upper()}_MODE": str(code) for name, code in modes.items()},
             },
             capture_output=True,
@@ -138,7 +165,17 @@ def test_whatever_else_fails_is_the_probes(probe, mode):
     assert "ProbeFailed" in done.stderr
 
 
-def test_a_concurrency_that_the_workload_lacks(probe):
-    done, found, _ = probe("0030-indexer", case="w@64")
-    assert done.returncode != 0 and found is None
-    assert "has C=[1, 16], and not C=64" in done.stderr
+@pytest.mark.parametrize("case", ["w@64", "w@", "w@x", "other", "other@1"])
+def test_a_workload_that_is_not_there_is_told_before_any_server(probe, case):
+    done, found, calls = probe("0030-indexer", case=case)
+    assert done.returncode != 0 and found is None and calls == []
+    assert "no workload 'other'" in done.stderr or "and not C=" in done.stderr
+
+
+def test_a_tree_with_patches_of_its_own_is_told_by_them(probe):
+    _, found, calls = probe("0030-indexer", env={"PATCHSET_PATCHES": "/its/patches"})
+    assert found["correct"] and len(calls) == 3
+    for call in calls:
+        assert call[call.index("--patches") + 1] == "/its/patches"
+    _, _, calls = probe()
+    assert not any("--patches" in call for call in calls)

@@ -12,6 +12,7 @@ import pytest
 from made_records import RAW, VALUES, record, steps, write_raw
 from made_series import STEPS, snapshot
 from made_wheel import ROOT, make_release, patchset
+from patchset import kernelbench
 from patchset.errors import Exit
 from patchset.records import chart, history, readers, rows, schema, stale, sums, verify
 
@@ -396,6 +397,7 @@ def test_a_second_kind_of_measurement_stands_beside_the_first(made):
         "cases": [
             {
                 "case": "B1",
+                "kernel": "topk",
                 "correct": True,
                 "facts": {"error": 1e-4},
                 "timings": {
@@ -415,10 +417,67 @@ def test_a_second_kind_of_measurement_stands_beside_the_first(made):
     first, second = found["measurements"]
     assert (first["reader"], second["reader"]) == ("kernel-bench", "steps")
     assert first["result"]["gain"] == 4
+    assert first["correctness"]["how"].startswith("set and order of rows compared")
     assert (first["result"]["gain_min"], first["result"]["gain_max"]) == (3, 5)
     made.run("render")
     code, told = made.verify()
     assert code == 0 and "kernels/config.py was cccc" in told["stale"][0]
+
+
+def test_the_reader_knows_what_the_gate_of_each_benchmark_compares():
+    raw = {
+        "machine": {"date": "d", "kernels_sha256": {}},
+        "cases": [{"case": "B1", "correct": True, "facts": {}}],
+    }
+    timing = {"median": 2.0, "low": 1.9, "high": 2.5, "samples": 25}
+    (case,) = raw["cases"]
+    case["timings"] = {"ours": timing, "stock": timing}
+    select = {"case": "B1", "arm": "ours", "against": "stock", "sources": ""}
+    told = set()
+    for bench in kernelbench.BENCHES:
+        case["kernel"] = bench.kernel
+        found = readers.read("kernel-bench", {"all": raw}, select)
+        told.add(found["correctness"]["how"])
+    assert len(told) == len(kernelbench.BENCHES)
+    case["kernel"] = "other"
+    with pytest.raises(readers.Unreadable, match="'other'"):
+        readers.read("kernel-bench", {"all": raw}, select)
+
+
+def counted(gain: float, workload: str = "work:indexer", ok: bool = True) -> dict:
+    arm = {"min": 1, "max": 1, "n": 1}
+    return {
+        **dict.fromkeys(schema.DERIVED),
+        "status": "measured",
+        "command": "c",
+        "lineage": None,
+        "what": workload,
+        "workload": {"id": workload},
+        "correctness": {"ok": ok, "how": "compared", "why": None},
+        "result": {
+            "unit": "x",
+            "candidate": {"median": 1, **arm},
+            "parent": {"median": gain, **arm},
+            **dict.fromkeys(("gain", "gain_min", "gain_max"), gain),
+        },
+    }
+
+
+def test_counted_work_that_is_the_parents_gives_way_to_other_measurements():
+    kernel, today = counted(1, "B1"), stale.Now({}, {}, {}, {})
+
+    def shown(*measurements: dict) -> list[str]:
+        record = {"id": "0030-x", "measurements": [*measurements]}
+        return [cells[1].partition(";")[0] for cells in rows.of(record, today)]
+
+    assert shown(kernel, counted(1)) == ["B1"]
+    assert shown(counted(1)) == ["work:indexer"]
+    assert shown(counted(1), counted(1, "work:other")) == ["work:indexer", "work:other"]
+    assert shown(kernel, counted(1.5)) == ["B1", "work:indexer"]
+    assert shown(kernel, counted(1, ok=False)) == ["B1", "work:indexer"]
+    stock = counted(1)
+    stock["result"] |= {"gain": None, "parent": None}
+    assert shown(kernel, stock) == ["B1", "work:indexer"]
 
 
 def test_compare(made):

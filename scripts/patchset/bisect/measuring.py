@@ -10,11 +10,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from .. import processes
+from ..layout import Layout
 from . import plan as plans
 from .plan import REPO, Figures, Plan
 
 BEFORE, AFTER, SKIP, ABORT = 0, 1, 125, 200
 _KEYS = {"value", "correct", "why"}
+# A measuring program that is to end may have a server to stop, which takes STOP_SECONDS at most twice.
+PATIENCE_S = 30.0
 
 
 class Aborted(Exception):
@@ -43,9 +47,11 @@ def run_round(
     found = plans.kept(directory, commit, round)
     if found is None:
         tree, reason = _tree(plan, running)
-        found = (
-            {"skip": reason} if reason else _run(plan, directory, tree, commit, round)
-        )
+        if reason:
+            found = {"skip": reason}
+        else:
+            given = {"PATCHSET_TREE": str(tree), **_patches(plan, running)}
+            found = _run(plan, directory, given, commit, round)
         plans.keep(directory, commit, round, found)
     return found
 
@@ -53,12 +59,10 @@ def run_round(
 def exit_status(plan: Plan, figures: Figures) -> int:
     """What `git bisect run` is told of a commit: BEFORE or AFTER the change, or SKIP.
 
-    A tree whose results are wrong has gained nothing; whether it lost time is not known.
+    Of a tree whose results are wrong nothing is known: it may be on either side of the change.
     """
-    if figures.skip:
+    if figures.skip or figures.wrong:
         return SKIP
-    if figures.wrong:
-        return BEFORE if plan.find == plans.GAIN else SKIP
     good = (figures.value < plan.threshold) == (plan.better == "lower")
     return AFTER if good == (plan.find == plans.GAIN) else BEFORE
 
@@ -74,7 +78,15 @@ def _tree(plan: Plan, running: Path) -> tuple[Path, str | None]:
     return repo_tree.make(worktree, running / "base")
 
 
-def _run(plan: Plan, directory: Path, tree: Path, commit: str, round: int) -> dict:
+def _patches(plan: Plan, running: Path) -> dict[str, str]:
+    """Where the tree's own patches are, if they are not the harness's and it has any."""
+    if plan.over != REPO:
+        return {}
+    patches = Layout(running / "worktree").patches
+    return {"PATCHSET_PATCHES": str(patches)} if any(patches.glob("*.patch")) else {}
+
+
+def _run(plan: Plan, directory: Path, given: dict, commit: str, round: int) -> dict:
     harness = directory / "harness"
     log_file = plans.log_file(directory, commit, round)
     with tempfile.TemporaryDirectory(prefix="patchset-probe-") as scratch:
@@ -84,7 +96,7 @@ def _run(plan: Plan, directory: Path, tree: Path, commit: str, round: int) -> di
         env = {
             **os.environ,
             **plan.environment,
-            "PATCHSET_TREE": str(tree),
+            **given,
             "PYTHONPATH": str(harness / "scripts"),
             # Two commits checked out in one second may have sources that a .pyc takes for the same.
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -100,9 +112,11 @@ def _run(plan: Plan, directory: Path, tree: Path, commit: str, round: int) -> di
 
 def _wait(command, env, cwd, log, limit_s: int) -> int | None:
     """The exit status, or None for one that had to be stopped."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
     try:
+        # A group of its own: Ctrl-C on the terminal is no second signal while it stops its server.
         process = subprocess.Popen(
-            command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command, env=env, cwd=cwd, process_group=0, **streams
         )
     except OSError as error:
         raise Aborted(f"{command[0]} does not start: {error.strerror}") from None
@@ -111,8 +125,7 @@ def _wait(command, env, cwd, log, limit_s: int) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     finally:
-        process.kill()
-        process.wait()
+        processes.end_group(process, PATIENCE_S)
 
 
 def _ending(status: int) -> str:

@@ -21,7 +21,7 @@ class Probe:
         better: LOWER or HIGHER. what: the figure, in words. unit: behind the number.
         rounds: runs of the program for each commit; 1 where the figure is exact.
         least_change: the least difference between two ends, as a share, that is looked for.
-        limit_s: a run that takes longer hangs.
+        limit_s: a run that takes longer hangs. workload: WORKLOAD[@C] of ci/workload.toml, or "".
     """
 
     name: str
@@ -33,6 +33,7 @@ class Probe:
     least_change: float
     limit_s: int
     environment: Mapping[str, str] = field(default_factory=dict)
+    workload: str = ""
 
     def shown(self, value: float) -> str:
         """A figure with its unit."""
@@ -84,6 +85,7 @@ def _serving(which: str, words: Mapping[str, str]) -> Probe | None:
         rounds=2,
         least_change=0.03,
         limit_s=7200,
+        workload=which,
     )
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import gitenv
+from .. import gitenv, processes
+from . import measuring
 from .history import Commit
 from .plan import Plan
 
@@ -46,7 +44,7 @@ def search(plan: Plan, directory: Path, running: Path, commits: list[Commit]) ->
 
 
 def _bisect_run(tree: Path, command: list, log) -> None:
-    """Run git and what it starts as one process group, which does not outlive this call."""
+    """Run git and its steps as one process group, which does not outlive this call."""
     words = ["git", "-C", str(tree), "bisect", "run", *map(str, command)]
     # Not through GitPython, which takes standard error for itself: the steps tell of themselves there.
     process = subprocess.Popen(
@@ -55,6 +53,5 @@ def _bisect_run(tree: Path, command: list, log) -> None:
     try:
         process.wait()
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        # A step that is asked to end its measuring program waits for that.
+        processes.end_group(process, 2 * measuring.PATIENCE_S)

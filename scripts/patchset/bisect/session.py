@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import base, disk, gitenv, invocation, lock, wheel
+from .. import base, disk, gitenv, invocation, lock, wheel, workload
 from ..errors import Exit, Failure
 from ..layout import Layout
 from ..pin import load_pin
@@ -45,9 +46,12 @@ class Question:
 
     @property
     def key(self) -> str:
-        """The name of its session."""
+        """The name of its session: of another Python, or program, it is another one."""
         name = self.probe.name.replace(":", "-")
-        return f"{self.over}-{self.find}-{name}-{self.old[:12]}-{self.new[:12]}"
+        words = json.dumps([self.python, *self.probe.program])
+        measures = hashlib.sha256(words.encode()).hexdigest()[:8]
+        ends = f"{self.old[:12]}-{self.new[:12]}"
+        return f"{self.over}-{self.find}-{name}-{ends}-{measures}"
 
 
 def run(question: Question, layout: Layout, place: Path) -> Result:
@@ -87,6 +91,9 @@ def _session(
     question: Question, layout: Layout, place: Path
 ) -> Iterator[tuple[Plan, Path, Path]]:
     """The plan, the session's directory and that of the work tree, for the time of the work."""
+    if question.probe.workload:
+        # Before a server of any commit is loaded for nothing.
+        workload.chosen(layout.root / "ci" / "workload.toml", question.probe.workload)
     directory = _place(place, question)
     with _errors(directory), _alone(directory):
         plan = _plan(question, layout, directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .. import gitenv
+from .. import gitenv, signals
 from . import measuring
 from . import plan as plans
 
@@ -14,8 +14,10 @@ _WORDS = {measuring.BEFORE: "before", measuring.AFTER: "after", measuring.SKIP: 
 def run(directory: Path) -> int:
     """Measure the commit in the current directory, a work tree, and return the status for git.
 
-    Raises Aborted, and whatever else goes wrong here, for the caller to turn into ABORT.
+    Raises Aborted, and whatever else goes wrong here, for the caller to turn into ABORT. Asked to
+    end, it ends the measuring program first.
     """
+    signals.unwind()
     plan = plans.read(directory)
     if plan.threshold is None:
         raise measuring.Aborted("the ends were not measured")

@@ -26,7 +26,11 @@ import stock
 SAMPLES = 25
 # A call with its own inputs each, so that one does not find the last one's in the L2 cache.
 COPIES = 8
-_FLAG = re.compile(r"^ {4}(SGLANG_SM120_\w+) = EnvChoice", re.M)
+# Those that choose a path; other choices (of weights, of a fallback's products) stay as they are.
+_FLAG = re.compile(
+    r"""^ {4}(SGLANG_SM120_\w+) = EnvChoice\(\s*"auto",\s*\("auto", "on", "off"\),?\s*\)""",
+    re.M,
+)
 ATTENTION = "layers.attention.flash_mla_sm120"
 _NOPE, _DATA, _SCALES = 448, 576, 8
 
@@ -77,8 +81,13 @@ def modules_of(case: str):
     """The tree's modules that a case calls, with the flags of the series on."""
     names = indexer_step.NAMES if case == "indexer" else (ATTENTION,)
     environ = stock.tree() / "python" / "sglang" / "srt" / "environ.py"
-    flags = {name: "on" for name in _FLAG.findall(environ.read_text())}
+    flags = flags_on(environ.read_text())
     return indexer_step.tree_modules({**flags, **indexer_step.SETTINGS}, *names)
+
+
+def flags_on(environ: str) -> dict[str, str]:
+    """`on` for each flag of the series that an environ.py registers and that chooses a path."""
+    return {name: "on" for name in _FLAG.findall(environ)}
 
 
 def _indexer(modules, release: Path, device: str, rows: int = 64) -> Case:

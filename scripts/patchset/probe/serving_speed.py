@@ -21,12 +21,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from .. import signals
 from ..servertree import CALLERS_PYTHONPATH
-from . import outcome
+from ..workload import chosen
+from . import faults, outcome
 
 SERVER_FAILED = 6
 # Below this patch a server can't tell which build it is.
 TELLS_FROM = "0025-server-info"
+WORKLOADS = faults.HARNESS / "ci" / "workload.toml"
 
 
 class ProbeFailed(RuntimeError):
@@ -36,14 +39,15 @@ class ProbeFailed(RuntimeError):
 def measure(arguments: argparse.Namespace) -> dict:
     """Serve, ask and measure the tree at $PATCHSET_TREE. Raises Unmeasurable and ProbeFailed."""
     tree = Path(os.environ["PATCHSET_TREE"])
+    workload, concurrency = chosen(WORKLOADS, arguments.case)
     with tempfile.TemporaryDirectory(prefix="patchset-serving-") as scratch:
         with _server(tree, Path(scratch), shlex.split(arguments.serve)) as told:
             _smoke(tree, told["url"], shlex.split(arguments.smoke))
-            result = _bench(tree, Path(scratch), told["url"], arguments)
+            result = _bench(tree, Path(scratch), told["url"], workload.id, arguments)
     rows = [
         run
         for run in result["runs"]
-        if run["round"] and run["concurrency"] == _concurrency(result, arguments.case)
+        if run["round"] and run["concurrency"] == concurrency
     ]
     speeds = [run["figures"]["output_throughput"] for run in rows]
     return {
@@ -62,21 +66,40 @@ def _server(tree: Path, scratch: Path, given: list[str]) -> Iterator[dict]:
     defaults = [*_unless(given, "--log", scratch / "server.log"), *_port(given)]
     with open(scratch / "said.txt", "wb") as said:
         process = subprocess.Popen(
-            _command("serve", "--tree", tree, "--json", *defaults, *given),
+            _command("serve", "--tree", tree, "--json", *_series(), *defaults, *given),
             stdout=subprocess.PIPE,
             stderr=said,
+            # It gets one signal, ours: a second one could meet it while it stops the server.
+            process_group=0,
         )
     try:
-        line = process.stdout.readline()
-        if not line:
+        told = _told(process.stdout.readline())
+        if told is None:
+            process.stdout.read()
             why = _error((scratch / "said.txt").read_text("utf-8", "replace"))
             if process.wait() == SERVER_FAILED:
                 raise outcome.Unmeasurable(f"its server does not start: {why}")
             raise ProbeFailed(f"serve ended with {process.returncode}: {why}")
-        yield json.loads(line)
+        yield told
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait()
+        with signals.held_off():
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def _told(line: bytes) -> dict | None:
+    """What a ready server says, all on one line; None for a failure, which takes several."""
+    try:
+        told = json.loads(line)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) and "url" in told else None
+
+
+def _series() -> list[str]:
+    """The option with which each command reads the tree's own patches, not those beside it."""
+    patches = os.environ.get("PATCHSET_PATCHES")
+    return ["--patches", patches] if patches else []
 
 
 def _port(given: list[str]) -> list[str]:
@@ -92,7 +115,9 @@ def _unless(given: list[str], option: str, value) -> list[str]:
 
 
 def _smoke(tree: Path, url: str, given: list[str]) -> None:
-    command = _command("smoke", "--url", url, "--build", _build(tree), *given)
+    command = _command(
+        *("smoke", "--url", url, "--build", _build(tree), *_series(), *given)
+    )
     done = subprocess.run(command, capture_output=True, text=True)
     sys.stderr.write(done.stderr)
     if done.returncode == SERVER_FAILED:
@@ -102,10 +127,11 @@ def _smoke(tree: Path, url: str, given: list[str]) -> None:
         raise ProbeFailed(f"smoke ended with {done.returncode}: {_error(done.stderr)}")
 
 
-def _bench(tree: Path, scratch: Path, url: str, arguments: argparse.Namespace) -> dict:
-    workload = arguments.case.partition("@")[0]
+def _bench(
+    tree: Path, scratch: Path, url: str, workload: str, arguments: argparse.Namespace
+) -> dict:
     arm = f"tree={url}@{_build(tree)}"
-    words = ("serving", "--arm", arm, "--workload", workload, "--json")
+    words = ("serving", "--arm", arm, "--workload", workload, "--json", *_series())
     given = [*shlex.split(arguments.smoke), *shlex.split(arguments.bench)]
     command = _command("bench", *words, "--out", scratch / "runs", *given)
     # The benchmark is SGLang's own: of this tree, before an installed one.
@@ -116,15 +142,6 @@ def _bench(tree: Path, scratch: Path, url: str, arguments: argparse.Namespace) -
     if done.returncode:
         raise ProbeFailed(f"bench serving ended with {done.returncode}")
     return json.loads(done.stdout)
-
-
-def _concurrency(result: dict, case: str) -> int:
-    """That of WORKLOAD@C, or the workload's last."""
-    asked = case.partition("@")[2]
-    there = result["workload"]["concurrency"]
-    if asked and int(asked) not in there:
-        raise ProbeFailed(f"the workload has C={there}, and not C={asked}")
-    return int(asked) if asked else there[-1]
 
 
 def _build(tree: Path) -> str:
@@ -147,4 +164,6 @@ def _error(said: str) -> str:
 
 
 if __name__ == "__main__":
+    # Asked to end, it stops the server first.
+    signals.unwind()
     outcome.main(measure)

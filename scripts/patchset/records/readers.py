@@ -102,11 +102,22 @@ def _kernel_bench(raws: Raws, select: Select) -> dict[str, Any]:
         ),
         "correctness": {
             "ok": case["correct"],
-            "how": "rows compared with float64 before timing",
+            "how": _GATES[case["kernel"]],
             "why": case.get("why"),
             "error": case.get("error", case.get("facts", {}).get("error")),
         },
     }
+
+
+# What the gate of each kernel's benchmark compares, before any timing.
+_GATES = {
+    "indexer": "rows compared with float64 before timing",
+    "attention": "rows compared with float64 before timing, shared out and not",
+    "topk": "set and order of rows compared with a stable sort before timing",
+    "metadata": "compared with upstream's kernel before timing, entries as far as lengths reach",
+    "hc_pre": "rows compared with float64 before timing, with both kinds of weights",
+    "hc_sum": "compared with upstream's sum before timing, bit for bit",
+}
 
 
 def _local_heads(raws: Raws, select: Select) -> dict[str, Any]:

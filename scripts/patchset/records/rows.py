@@ -10,7 +10,7 @@ _UNTOLD = "none"
 
 
 def of(record: Mapping | None, today: Now) -> list[tuple[str, ...]]:
-    """A row of four cells for each measurement of a record."""
+    """A row of four cells for each measurement of a record that _tells() something."""
     if record is None:
         return []
     return [
@@ -21,7 +21,25 @@ def of(record: Mapping | None, today: Now) -> list[tuple[str, ...]]:
             _again(each["command"]),
         )
         for each in record["measurements"]
+        if _tells(each, record["measurements"])
     ]
+
+
+def _tells(measurement: Mapping, all_of_them: Sequence[Mapping]) -> bool:
+    """False for counted work that is the parent's, where something else was measured.
+
+    It is counted of every patch, also of those that cannot change it.
+    """
+    result, correctness = measurement["result"], measurement["correctness"]
+    if not _is_work(measurement) or result.get("gain") is None:
+        return True
+    same = result["candidate"]["median"] == result["parent"]["median"]
+    return not same or not correctness["ok"] or all(map(_is_work, all_of_them))
+
+
+def _is_work(measurement: Mapping) -> bool:
+    workload = measurement["workload"]
+    return bool(workload) and workload["id"].startswith("work:")
 
 
 def _again(command: str) -> str:
@@ -84,8 +102,7 @@ def _how_sure(measurement: Mapping, why_stale: str | None) -> str:
 
 
 def _spread(measurement: Mapping, result: Mapping) -> str:
-    workload = measurement["workload"]
-    if workload and workload["id"].startswith("work:"):
+    if _is_work(measurement):
         return "counted, so exact"
     if result.get("gain") is None:
         return (
