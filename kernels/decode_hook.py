@@ -9,7 +9,7 @@ import torch
 
 from sglang.srt.environ import envs
 
-from .compiler_check import require_compiler
+from .compiler_check import check_compiled
 from .decode import DecodeWorkspace, decode_workspace, sparse_mla_decode
 from .dispatch import Route
 from .stream_workspaces import StreamWorkspaces
@@ -38,9 +38,8 @@ def chosen() -> bool:
 
 def check(_server_args) -> None:
     """Log the choice. Raises FlagError where SGLANG_SM120_DECODE cannot work."""
-    choice = ROUTE.choice(envs.SGLANG_SM120_DECODE.get(), _other_attention())
-    require_compiler(choice, "attention", ROUTE.name)
-    active()
+    flag = envs.SGLANG_SM120_DECODE.get()
+    check_compiled(ROUTE, "attention", flag, _other_attention())
 
 
 def attend(

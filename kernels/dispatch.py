@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import NamedTuple, Optional
 
 import torch
@@ -99,6 +100,12 @@ def choose(
             )
         return Choice(True, f"{name}=on, {device}")
     raise ValueError(f"{name}: expected auto, on or off, got {flag!r}")
+
+
+@lru_cache(maxsize=None)
+def log_once(what: str, path: str) -> None:
+    """Log, once in this process, the path of a behaviour that has no Route of its own."""
+    logger.info("sm_120 %s: %s", what, path)
 
 
 class Route:

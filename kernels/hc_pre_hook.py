@@ -8,8 +8,8 @@ import torch
 
 from sglang.srt.environ import envs
 
-from .compiler_check import require_compiler
-from .dispatch import FlagError, Route, current_device
+from .compiler_check import check_compiled
+from .dispatch import FlagError, Route, current_device, log_once
 from .hc_pre import HcPreWorkspace, hc_pre_linear, partial_floats, tiles
 from .hc_sum import hc_weighted_sum
 from .stream_workspaces import StreamWorkspaces
@@ -31,9 +31,10 @@ def active(dtype: torch.dtype) -> bool:
 
 
 def check(server_args) -> None:
-    """Log the choice. Raises FlagError where SGLANG_SM120_HC_PRE cannot work with these arguments."""
+    """Log the choices. Raises FlagError where SGLANG_SM120_HC_PRE cannot work with these arguments."""
     flag = envs.SGLANG_SM120_HC_PRE.get()
-    envs.SGLANG_SM120_HC_PRE_WEIGHTS.get()
+    # Read where it changes nothing too: a typo must not wait for another card.
+    weights = envs.SGLANG_SM120_HC_PRE_WEIGHTS.get()
     default = [name for name in EARLIER if _taken(name) and not _set(name)]
     if flag == "on" and default:
         raise FlagError(
@@ -43,8 +44,9 @@ def check(server_args) -> None:
     dtype = getattr(server_args, "dtype", "auto")
     known = {"auto": torch.bfloat16, "half": torch.float16, "float": torch.float32}
     dtype = known[dtype] if dtype in known else getattr(torch, dtype)
-    require_compiler(ROUTE.choice(flag, _conflict(dtype)), "hc_pre", ROUTE.name)
-    active(dtype)
+    check_compiled(ROUTE, "hc_pre", flag, _conflict(dtype))
+    if active(dtype):
+        log_once("hc_pre weights", f"{weights} (SGLANG_SM120_HC_PRE_WEIGHTS={weights})")
 
 
 def mixes(x: torch.Tensor, fn: torch.Tensor, eps: float) -> torch.Tensor:

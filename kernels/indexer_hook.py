@@ -8,7 +8,7 @@ import torch
 
 from sglang.srt.environ import envs
 
-from .dispatch import Route
+from .dispatch import Route, log_once
 from .indexer import PAGE, paged_mqa_logits
 
 ROUTE = Route(
@@ -29,11 +29,12 @@ def active() -> bool:
 
 
 def check(server_args) -> None:
-    """Log the choice. Raises FlagError where SGLANG_SM120_INDEXER=on cannot work with these arguments."""
+    """Log the choices. Raises FlagError where SGLANG_SM120_INDEXER=on cannot work with these arguments."""
     other = _other_indexer()
     if server_args.enable_deepseek_v4_fp4_indexer:
         other = "--enable-deepseek-v4-fp4-indexer (whose cache it cannot read)"
-    ROUTE.active(envs.SGLANG_SM120_INDEXER.get(), other)
+    ours = ROUTE.active(envs.SGLANG_SM120_INDEXER.get(), other)
+    _check_torch_indexer(ours)
 
 
 def logits_fn(topk: int) -> Callable[..., torch.Tensor]:
@@ -52,6 +53,19 @@ def logits_fn(topk: int) -> Callable[..., torch.Tensor]:
 
     logits.row_page_bytes = PAGE * 4
     return logits
+
+
+def _check_torch_indexer(ours: bool) -> None:
+    """Log how the torch indexer multiplies where ours does not run. Reads the flag anyway: a typo is an error."""
+    name = "SGLANG_SM120_TORCH_INDEXER_BF16"
+    # Patch 0095 registers it.
+    if not hasattr(envs, name):
+        return
+    flag = getattr(envs, name).get()
+    path = "bf16 products" if flag == "on" else "upstream's float32 products"
+    if ours:
+        path = "not used"
+    log_once("torch indexer", f"{path} ({name}={flag})")
 
 
 def _other_indexer() -> Optional[str]:

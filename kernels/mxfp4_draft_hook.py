@@ -8,7 +8,7 @@ from typing import Optional
 from sglang.srt.environ import envs
 from sglang.srt.utils.common import is_sm90_supported, is_sm120_supported
 
-from .dispatch import Route
+from .dispatch import Choice, Route
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,11 @@ def require_kernel(runner, prefix: str) -> None:
 
     ``runner`` is upstream's MoeRunnerBackend. With SGLANG_SM120_MXFP4_DRAFT=off nothing is refused.
     """
-    if _active() and is_sm120_supported() and runner.value != RUNNER:
+    # A layer that needs the runner says nothing of the draft: the choice that was logged at start stays.
+    choice = ROUTE.choice(envs.SGLANG_SM120_MXFP4_DRAFT.get(), None, _missing())
+    if ROUTE.taken is None:
+        _log_in_worker(choice)
+    if choice.active and is_sm120_supported() and runner.value != RUNNER:
         raise ValueError(
             f"the MXFP4 experts of {prefix} have no sm_120 kernel with the runner {runner.value}: pass"
             f" --moe-runner-backend {RUNNER}, or --speculative-moe-runner-backend {RUNNER} if this is the"
@@ -69,7 +73,16 @@ def require_kernel(runner, prefix: str) -> None:
         )
 
 
-def _active(conflict: Optional[str] = None) -> bool:
+def _log_in_worker(choice: Choice) -> None:
+    """Log the choice in a process that was handed the settled arguments, as far as these still tell it."""
+    from sglang.srt.layers.moe.utils import get_speculative_moe_runner_backend
+
+    # Another runner is the user's, or that of a draft without MXFP4 experts.
+    if not choice.active or get_speculative_moe_runner_backend().value == RUNNER:
+        _active(None)
+
+
+def _active(conflict: Optional[str]) -> bool:
     flag = envs.SGLANG_SM120_MXFP4_DRAFT.get()
     return ROUTE.active(flag, conflict, _missing())
 

@@ -158,8 +158,10 @@ __device__ bool do_piece(Shared& s, const Rows& rows) {
   write_maxima(s, source, rows.maxima + piece.row * rows.stride_maxima, share.work - piece.start, stop);
   const int done = piece.start + stop - share.work;
   share.work += done;
+  const bool completed = complete(s, rows, s.piece.row, done, units);
+  // Not before its barriers: a located piece has none since the other threads read the share.
   if (threadIdx.x == 0) s.share = share;
-  return complete(s, rows, s.piece.row, done, units);
+  return completed;
 }
 
 // A row of at most K keys, by some of the threads: all of them in order, then -1.

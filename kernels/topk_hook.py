@@ -8,7 +8,7 @@ import torch
 
 from sglang.srt.environ import envs
 
-from .compiler_check import require_compiler
+from .compiler_check import check_compiled
 from .dispatch import Route
 from .stream_workspaces import StreamWorkspaces
 from .topk import TopkWorkspace, row_maxima, topk_page_indices
@@ -26,9 +26,7 @@ def active() -> bool:
 
 def check(_server_args) -> None:
     """Log the choice. Raises FlagError where SGLANG_SM120_TOPK cannot work."""
-    choice = ROUTE.choice(envs.SGLANG_SM120_TOPK.get(), _other_topk())
-    require_compiler(choice, "top-k", ROUTE.name)
-    active()
+    check_compiled(ROUTE, "top-k", envs.SGLANG_SM120_TOPK.get(), _other_topk())
 
 
 def select(

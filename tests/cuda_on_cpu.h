@@ -1,9 +1,9 @@
 // Runs a CUDA kernel's own source on the CPU, one block after another, as the Triton interpreter does.
 //
-// A thread is a fiber; the fibers of a block take turns, in a random order, and switch only at barriers and
-// warp exchanges: what one thread reads of another's without a barrier between comes out wrong sooner or
-// later. A barrier that some thread never reaches is reported and not waited for. Reads through __ldg and
-// __ldcg are checked against the ranges that the test allows.
+// A thread is a fiber; the fibers of a block take turns, in a random order and one warp ahead of the others, and
+// switch only at barriers and warp exchanges: what one thread reads of another's without a barrier between comes
+// out wrong sooner or later. A barrier that some thread never reaches is reported and not waited for. Reads
+// through __ldg and __ldcg are checked against the ranges that the test allows.
 
 #include <setjmp.h>
 #include <ucontext.h>
@@ -124,6 +124,21 @@ inline void step(Fiber& fiber) {
   }
 }
 
+constexpr int ANY = -1;
+
+// A turn for each thread of a warp that need not wait. False if there is none.
+inline bool take_turns(int warp) {
+  bool moved = false;
+  for (int turn : turns) {
+    Fiber& fiber = fibers[turn];
+    if (fiber.done || (warp != ANY && turn / 32 != warp)) continue;
+    if (fiber.waits_for && fiber.waits_for->passed == fiber.waits_since) continue;
+    moved = true;
+    step(fiber);
+  }
+  return moved;
+}
+
 // False when the threads left wait for each other.
 inline bool run_block(unsigned index, int threads) {
   block = {index, 0, 0};
@@ -136,17 +151,13 @@ inline bool run_block(unsigned index, int threads) {
     fibers[i].exchanges = 0;
   }
   while (true) {
-    bool moved = false, left = false;
     std::shuffle(turns.begin(), turns.end(), dice);
-    for (int turn : turns) {
-      Fiber& fiber = fibers[turn];
-      if (fiber.done) continue;
-      left = true;
-      if (fiber.waits_for && fiber.waits_for->passed == fiber.waits_since) continue;
-      moved = true;
-      step(fiber);
+    // One warp runs ahead of the others, as far as it can.
+    const int ahead = dice() % warps.size();
+    while (take_turns(ahead)) {
     }
-    if (!left) return true;
+    const bool moved = take_turns(ANY);
+    if (std::all_of(fibers.begin(), fibers.end(), [](const Fiber& fiber) { return fiber.done; })) return true;
     if (!moved) return false;
   }
 }

@@ -57,12 +57,15 @@ def test_fits_the_card(rows, weights, outputs, arch, report):
     assert resident >= RESIDENT[rows]
     if arch == 120:
         assert set(machine.sass) == {MMA}
+        assert machine.before_wait == ()
 
 
 @pytest.mark.parametrize("arch", (80, 89, 90, 100))
 @pytest.mark.parametrize("rows", ROWS)
 def test_compiles_on_the_other_cards_that_the_flag_allows(rows, arch):
-    assert compile_cuda_for(launch(ROWS[rows]), arch).mma
+    machine = compile_cuda_for(launch(ROWS[rows]), arch)
+    assert machine.mma
+    assert machine.before_wait == (() if arch >= 90 else None)
 
 
 def test_two_kernels_for_the_model_over_rows_and_widths():
@@ -85,7 +88,8 @@ def test_the_gate_sees_spills(tmp_path):
         "__launch_bounds__(THREADS, 1) hc_pre_many",
         "__launch_bounds__(THREADS, 2) hc_pre_many",
     )
-    shutil.copy(plan.kernel.source.with_name("ptx.cuh"), tmp_path)
+    for header in ("ptx.cuh", "hc_pre_products.cuh"):
+        shutil.copy(plan.kernel.source.with_name(header), tmp_path)
     changed = tmp_path / "changed.cu"
     changed.write_text(tight)
     kernel = replace(plan.kernel, source=changed)

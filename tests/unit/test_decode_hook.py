@@ -146,7 +146,7 @@ def test_a_python_without_the_compiler_is_refused_at_start():
     for flag in ("auto", "on", "off"):
         with process((12, 0), **{FLAG: flag}) as backend:
             check = backend.decode_hook.check
-            compiler = sys.modules[check.__globals__["require_compiler"].__module__]
+            compiler = sys.modules[check.__globals__["check_compiled"].__module__]
             with mock.patch.object(compiler, "_has_bindings", return_value=False):
                 if flag == "off":
                     check(SimpleNamespace())

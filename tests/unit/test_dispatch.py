@@ -14,6 +14,7 @@ from kernels.dispatch import (
     Route,
     choose,
     current_device,
+    log_once,
 )
 
 NAME = "SGLANG_SM120_INDEXER"
@@ -130,6 +131,15 @@ def test_a_route_names_the_other_path_and_asks_again_when_something_is_missing(
     assert caplog.messages == [
         f"sm_120 split-K: several blocks ({NAME}=auto, cuda 12.0)",
         f"sm_120 split-K: one block ({NAME}=auto: no kernel)",
+    ]
+
+
+def test_what_has_no_route_is_logged_once(caplog):
+    with caplog.at_level(logging.INFO):
+        for path in ("split", "split", "bf16"):
+            log_once("weights of this test", path)
+    assert caplog.messages == [
+        f"sm_120 weights of this test: {path}" for path in ("split", "bf16")
     ]
 
 

@@ -51,6 +51,21 @@ def server_args() -> SimpleNamespace:
     )
 
 
+def test_every_checkpoint_has_the_headers_that_its_sources_include():
+    folder = f"{SRT}/layers/sm120/"
+    sources = 0
+    for patch, commit in checkpoints():
+        names = git("ls-tree", "--name-only", commit, folder).decode().split()
+        for name in names:
+            if not name.endswith((".cu", ".cuh")):
+                continue
+            sources += name.endswith(".cu")
+            text = git("show", f"{commit}:{name}").decode()
+            for header in re.findall(r'^\s*#\s*include\s*"(.+)"', text, re.M):
+                assert folder + header in names, f"{patch}: {name} includes {header}"
+    assert sources > 0
+
+
 def test_every_checkpoint_imports_and_checks_its_flags(tmp_path, caplog):
     known: set[str] = set()
     for patch, commit in checkpoints():

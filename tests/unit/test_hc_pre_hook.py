@@ -24,7 +24,7 @@ TILELANG, DEEP_GEMM = (
 @pytest.fixture
 def hook():
     with sglang_tree.on_sm120(HOOK) as module:
-        compiler_check = sys.modules[module.require_compiler.__module__]
+        compiler_check = sys.modules[module.check_compiled.__module__]
         with mock.patch.object(compiler_check, "_has_bindings", return_value=True):
             yield module
 
@@ -98,7 +98,7 @@ def test_a_model_in_another_type_is_upstreams(hook, dtype):
 
 
 def test_a_python_without_the_compiler_is_refused_at_start(hook):
-    compiler_check = sys.modules[hook.require_compiler.__module__]
+    compiler_check = sys.modules[hook.check_compiled.__module__]
     with mock.patch.object(compiler_check, "_has_bindings", return_value=False):
         with pytest.raises(
             RuntimeError, match="install SGLang's own requirement cuda-python"
@@ -110,10 +110,25 @@ def test_a_python_without_the_compiler_is_refused_at_start(hook):
 
 def test_a_word_that_is_none_stops_the_server(hook):
     os.environ["SGLANG_SM120_HC_PRE_WEIGHTS"] = "fp8"
-    with pytest.raises(
-        RuntimeError, match="SGLANG_SM120_HC_PRE_WEIGHTS='fp8': expected one of"
-    ):
+    for flag in ("auto", "off"):
+        os.environ["SGLANG_SM120_HC_PRE"] = flag
+        with pytest.raises(
+            RuntimeError, match="SGLANG_SM120_HC_PRE_WEIGHTS='fp8': expected one of"
+        ):
+            hook.check(server_args())
+
+
+@pytest.mark.parametrize("flag,lines", [("on", 1), ("off", 0)])
+def test_the_weights_are_logged_where_ours_runs(hook, flag, lines, caplog):
+    os.environ["SGLANG_SM120_HC_PRE"] = flag
+    os.environ["SGLANG_SM120_HC_PRE_WEIGHTS"] = "bf16"
+    compiler_check = sys.modules[hook.check_compiled.__module__]
+    compiled = mock.patch.object(compiler_check, "_has_bindings", return_value=True)
+    off = {name: "0" for name in hook.EARLIER}
+    with caplog.at_level("INFO"), compiled, mock.patch.dict(os.environ, off):
         hook.check(server_args())
+    said = "sm_120 hc_pre weights: bf16 (SGLANG_SM120_HC_PRE_WEIGHTS=bf16)"
+    assert caplog.messages.count(said) == lines
 
 
 @pytest.mark.parametrize("weights", ("split", "bf16"))

@@ -19,6 +19,7 @@ METADATA = "layers.attention.dsv4.metadata"
 def clean_environment():
     names = (
         "SGLANG_SM120_INDEXER",
+        "SGLANG_SM120_TORCH_INDEXER_BF16",
         "SGLANG_OPT_USE_TILELANG_INDEXER",
         "SGLANG_OPT_USE_AITER_INDEXER",
         "SGLANG_FP8_PAGED_MQA_LOGITS_TORCH",
@@ -66,8 +67,37 @@ def test_one_log_line_whatever_the_number_of_calls(capability, caplog):
 def test_the_check_at_start_logs_the_path(capability, caplog):
     with caplog.at_level(logging.INFO), sglang_tree.modules(HOOK) as (hook,):
         hook.check(mock.Mock(enable_deepseek_v4_fp4_indexer=False))
-    (line,) = caplog.messages
+    line, torch_indexer = caplog.messages
     assert line.startswith("sm_120 indexer: ")
+    assert torch_indexer.startswith("sm_120 torch indexer: ")
+
+
+@pytest.mark.parametrize(
+    "ours,flag,path",
+    [
+        ("on", "on", "not used"),
+        ("on", "off", "not used"),
+        ("off", "on", "bf16 products"),
+        ("off", "off", "upstream's float32 products"),
+    ],
+)
+def test_the_check_at_start_logs_how_the_torch_indexer_multiplies(
+    capability, ours, flag, path, caplog
+):
+    name = "SGLANG_SM120_TORCH_INDEXER_BF16"
+    os.environ.update({"SGLANG_SM120_INDEXER": ours, name: flag})
+    with caplog.at_level(logging.INFO), sglang_tree.modules(HOOK) as (hook,):
+        hook.check(mock.Mock(enable_deepseek_v4_fp4_indexer=False))
+    assert caplog.messages[1:] == [f"sm_120 torch indexer: {path} ({name}={flag})"]
+
+
+@pytest.mark.parametrize("ours", ["auto", "on", "off"])
+def test_a_bad_word_for_the_torch_indexer_stops_the_server(capability, ours):
+    name = "SGLANG_SM120_TORCH_INDEXER_BF16"
+    os.environ.update({"SGLANG_SM120_INDEXER": ours, name: "yes"})
+    with sglang_tree.modules(HOOK) as (hook,):
+        with pytest.raises(RuntimeError, match=f"{name}='yes': expected one of"):
+            hook.check(mock.Mock(enable_deepseek_v4_fp4_indexer=False))
 
 
 def test_the_check_at_start_knows_the_fp4_indexer(caplog):
@@ -76,7 +106,7 @@ def test_the_check_at_start_knows_the_fp4_indexer(caplog):
     with caplog.at_level(logging.INFO), available, card:
         with sglang_tree.modules(HOOK) as (hook,):
             hook.check(mock.Mock(enable_deepseek_v4_fp4_indexer=True))
-    (line,) = caplog.messages
+    line = caplog.messages[0]
     assert "upstream's path" in line
     assert "yields to --enable-deepseek-v4-fp4-indexer" in line
 

@@ -7,6 +7,7 @@ tree's code; made up are the checkpoints and the methods' kernels.
 from __future__ import annotations
 
 from typing import NamedTuple, Optional
+from unittest import mock
 
 import pytest
 
@@ -181,6 +182,45 @@ def test_what_is_logged(row, said, caplog):
     with caplog.at_level("INFO"), process((12, 0)) as server:
         server.draft_method(start(server, row))
     assert lines(caplog) == [CHOICE, *said]
+
+
+def test_a_layer_of_the_target_leaves_what_was_chosen_for_the_draft(caplog):
+    row = Row("mxfp4", None, None, "auto", "triton", PLAIN, REFUSED)
+    chosen = f"upstream's path ({FLAG}=auto yields to --speculative-moe-runner-backend triton)"
+    with caplog.at_level("INFO"), process((12, 0)) as server:
+        args = start(server, row)
+        assert server.target_method(args) == MARLIN
+        with pytest.raises(ValueError, match="have no sm_120 kernel"):
+            server.draft_method(args)
+        assert server.hook.ROUTE.taken == {
+            "path": f"MXFP4 experts: {chosen}",
+            "ours": False,
+        }
+    assert lines(caplog) == [chosen]
+
+
+@pytest.mark.parametrize(
+    "row,flag,said",
+    [
+        (SM120[0], "auto", [CHOICE]),
+        (SM120[7], "auto", [CHOICE]),
+        (SM120[0], "off", [f"upstream's path ({FLAG}=off)"]),
+        # The user's own runner for a draft that it suits.
+        (Row("mxfp4", "fp8", None, "auto", "triton", PLAIN, PLAIN), "auto", []),
+    ],
+)
+def test_a_worker_logs_what_its_arguments_still_tell(row, flag, said, caplog):
+    with process((12, 0), **{FLAG: flag}) as server:
+        args = start(server, row)
+        # A process of its own has no log of the one that settled the arguments.
+        route = server.hook.ROUTE
+        worker = mock.patch.multiple(route, taken=None, _logged=set())
+        caplog.clear()
+        with caplog.at_level("INFO"), worker:
+            server.target_method(args)
+            server.draft_method(args)
+            assert (route.taken is not None) == bool(said)
+    assert lines(caplog) == said
 
 
 def test_without_a_draft_no_runner_is_chosen(caplog):

@@ -41,7 +41,7 @@ def test_the_torch_version_of_the_user_comes_first(hook):
 
 
 def test_a_python_without_the_compiler_is_refused_at_start(hook):
-    compiler_check = sys.modules[hook.require_compiler.__module__]
+    compiler_check = sys.modules[hook.check_compiled.__module__]
     with mock.patch.object(compiler_check, "_has_bindings", return_value=False):
         with pytest.raises(
             RuntimeError, match="install SGLang's own requirement cuda-python"
