@@ -27,7 +27,8 @@ class Machine:
 
     ``mma``, ``forbidden``, ``byte_loads`` and ``async_copies`` are read from the PTX of a Triton kernel
     and from the SASS of one in CUDA C++. ``sass`` holds the tensor-core and local-memory instructions
-    of the machine code; None for sm_121, which the wheel's nvdisasm cannot read.
+    of the machine code; None for sm_121, which the wheel's nvdisasm cannot read. ``before_wait``: the
+    accesses to global memory ahead of the wait for the kernel before; None without SASS or a wait.
     """
 
     arch: int
@@ -41,6 +42,7 @@ class Machine:
     byte_loads: int
     async_copies: int
     sass: Optional[dict[str, int]]
+    before_wait: Optional[tuple[str, ...]]
 
 
 class _TargetDriver:
@@ -110,6 +112,7 @@ def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:
         byte_loads=len(re.findall(r"\bld\.global\.\S*[bus]8\b", ptx)),
         async_copies=len(re.findall(r"\bcp\.async\.c[ag]\.", ptx)),
         sass=_instructions(sass),
+        before_wait=_before_wait(sass),
     )
 
 
@@ -138,6 +141,7 @@ def compile_cuda_for(launch, arch: int) -> Machine:
         byte_loads=len(re.findall(r"\bLDG\.E\.[US]8\b", sass or "")),
         async_copies=len(re.findall(r"\bLDGSTS\b", sass or "")),
         sass=_instructions(sass),
+        before_wait=_before_wait(sass),
     )
 
 
@@ -150,6 +154,17 @@ def _instructions(sass: Optional[str]) -> Optional[dict[str, int]]:
     if sass is None:
         return None
     return _count(r"\b([A-Z]*MMA\.[\w.]+|STL\b|LDL\b)", sass)
+
+
+def _before_wait(sass: Optional[str]) -> Optional[tuple[str, ...]]:
+    """What comes before the wait that a kernel has from griddepcontrol.wait, ACQBULK.
+
+    An asm's "memory" holds no load below it that the compiler was told is of constant memory, as __ldg's.
+    """
+    ahead, wait, _ = (sass or "").partition("ACQBULK")
+    if not wait:
+        return None
+    return tuple(re.findall(r"\b(?:LDG|LDGSTS|LD|STG|ST|ATOMG?|REDG?)\b[\w.]*", ahead))
 
 
 def _run(tool: Path, *args, stderr: bool = False) -> str:

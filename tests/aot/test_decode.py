@@ -43,6 +43,7 @@ def test_fits_the_card(m_tiles, arch, report):
     assert resident >= decode.CONFIGS[m_tiles, False].programs_per_sm
     if machine.sass is not None:
         assert machine.async_copies > 0
+        assert machine.before_wait == ()
         assert {name.split(".")[1] for name in machine.mma} == {"16816"}
 
 
@@ -52,7 +53,9 @@ def test_fits_the_card(m_tiles, arch, report):
 def test_compiles_on_the_other_cards_that_the_flag_allows(m_tiles, large, arch):
     planned = launch(m_tiles)
     kernel = decode.kernel(decode.CONFIGS[m_tiles, large])
-    assert compile_cuda_for(replace(planned, kernel=kernel), arch).stack_bytes == 0
+    machine = compile_cuda_for(replace(planned, kernel=kernel), arch)
+    assert machine.stack_bytes == 0
+    assert machine.before_wait == (() if arch >= 90 else None)
 
 
 @pytest.mark.parametrize("m_tiles", M_TILES)

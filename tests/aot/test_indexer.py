@@ -45,6 +45,7 @@ def test_fits_the_card(heads, dot_dtype, arch, report):
     assert machine.byte_loads == 0 and machine.async_copies > 0
     if arch == 120:
         assert set(machine.sass) == {SASS[dot_dtype]}
+        assert machine.before_wait == ()
     # On 12.1 fp8 is widened to f16 in shared memory, so one program fewer fits; that card's memory is
     # six times slower, and two programs an SM keep it busy.
     if heads == 64 and arch == 120:
@@ -59,6 +60,7 @@ def test_compiles_on_the_other_cards_that_the_flag_allows(dot_dtype, arch):
     machine = compile_for(launch(64, dot_dtype, overlap=arch >= 90), arch)
     assert machine.mma or "tcgen05" in machine.forbidden
     assert machine.spill_bytes == 0
+    assert machine.before_wait == (() if arch >= 90 else None)
 
 
 def test_a_pool_with_gaps_between_pages_compiles_to_the_same_machine():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -35,11 +36,15 @@ def test_fits_the_card(k, arch, report):
     assert machine.stack_bytes == 0
     assert not machine.forbidden and not machine.mma and not machine.sass
     assert resident >= topk.CONFIGS[k].programs_per_sm
+    if machine.sass is not None:
+        assert machine.before_wait == ()
 
 
 @pytest.mark.parametrize("arch", (80, 89, 90, 100))
 def test_compiles_on_the_other_cards_that_the_flag_allows(arch):
-    assert compile_cuda_for(launch(512), arch).stack_bytes == 0
+    machine = compile_cuda_for(launch(512), arch)
+    assert machine.stack_bytes == 0
+    assert machine.before_wait == (() if arch >= 90 else None)
 
 
 def test_the_shared_memory_that_the_launch_asks_for_is_what_the_kernel_declares():
@@ -75,7 +80,24 @@ def test_one_kernel_over_lengths_widths_batches_strides_and_pages():
 def test_rows_that_are_not_aligned_have_a_kernel_that_fits_too():
     machine = compile_cuda_for(launch(512, row_padding=3), 120)
     assert machine.stack_bytes == 0
+    assert machine.before_wait == ()
     assert SM120.blocks_resident(machine.registers, machine.shared, 16) >= 1
+
+
+@pytest.mark.parametrize("arch", (90, 120))
+def test_the_gate_sees_a_load_before_the_wait(arch, tmp_path):
+    planned = launch(512)
+    wait = 'asm volatile("griddepcontrol.wait;" ::: "memory");'
+    source = planned.kernel.source.read_text()
+    assert source.count(wait) == 1
+    for header in planned.kernel.source.parent.glob("topk*.cuh"):
+        shutil.copy(header, tmp_path)
+    early = tmp_path / "early.cu"
+    early.write_text(source.replace(wait, f"s.next = __ldg(rows.lengths); {wait}"))
+    kernel = replace(planned.kernel, source=early)
+    assert compile_cuda_for(replace(planned, kernel=kernel), arch).before_wait == (
+        "LDG.E.CONSTANT",
+    )
 
 
 def test_the_gate_sees_spills():
