@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -55,14 +56,10 @@ elif word == "pause":
     time.sleep(600 if runs == 1 else 0)
     found |= {"value": float(rest[0])}
 elif word == "serve":
-    from patchset import signals
-    from patchset.probe import serving_speed
-
-    signals.unwind()
     words = f"--python {sys.executable} --model-path m --tp 1"
-    serving_speed.measure(
-        argparse.Namespace(case="sweep-256-256", serve=words, smoke="", bench="")
-    )
+    given = ["--case", "sweep-256-256", f"--serve={words}"]
+    sys.argv[1:] = [*given, "--out", str(arguments.out)]
+    runpy.run_module("patchset.probe.serving_speed", run_name="__main__")
 elif word == "noisy":
     # A round each.
     found |= {"value": float(rest[(runs - 1) % len(rest)])}
