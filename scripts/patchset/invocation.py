@@ -27,8 +27,8 @@ _given: dict[str, tuple[_Option, ...]] = {}
 def remember(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Keep a verb's options that differ from their defaults, for again()."""
     _given.clear()
-    path = Path(parser.prog)
-    if path.suffix != ".sh":
+    path, _, action = parser.prog.partition(" ")
+    if Path(path).suffix != ".sh":
         return
     options = []
     for name in (*_PLACE, *_MATERIAL):
@@ -37,7 +37,7 @@ def remember(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         if value != parser.get_default(destination):
             flag = f"--{name}"
             options.append((flag,) if value is True else (flag, str(value)))
-    _given[path.stem] = tuple(options)
+    _given[f"{Path(path).stem} {action}".strip()] = tuple(options)
 
 
 def script(name: str) -> str:
@@ -74,7 +74,8 @@ def again(*more: str, verb: str | None = None, drop: Iterable[str] = ()) -> str:
     place = [option for option in kept if option[0].removeprefix("--") in _PLACE]
     material = [option for option in kept if option not in place]
     words = [*_words(place), *more, *_words(material)]
-    return f"{script(f'{verb}.sh')} {shlex.join(words)}".rstrip()
+    name, *action = verb.split()
+    return f"{script(f'{name}.sh')} {shlex.join([*action, *words])}".rstrip()
 
 
 def _words(options: list[_Option]) -> list[str]:

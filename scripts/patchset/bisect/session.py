@@ -62,17 +62,22 @@ def run(question: Question, layout: Layout, place: Path) -> Result:
     bisect of this question is at work.
     """
     commits = history.line(question.repository, question.old, question.new)
-    with _session(question, layout, place) as (plan, directory, running):
+    elsewhere = f"choose another place: {invocation.again('--out', 'DIR')}"
+    with _session(question, layout, place, elsewhere) as (plan, directory, running):
         return _search(plan, question, directory, running, commits)
 
 
-def measure(question: Question, layout: Layout, place: Path) -> dict:
-    """Measure every commit of the line and return the raw file of it, without looking for any.
+def measure(
+    question: Question, layout: Layout, place: Path, elsewhere: str
+) -> tuple[dict, Path]:
+    """Measure every commit of the line, without looking for any: the raw file of it, and the
+    directory of the session, which keeps the figures. elsewhere: what to do when place can't be
+    written.
 
     Resumed and refused as run() is. A commit that can't be measured is in it, with the reason.
     """
     commits = history.line(question.repository, question.old, question.new)
-    with _session(question, layout, place) as (plan, directory, running):
+    with _session(question, layout, place, elsewhere) as (plan, directory, running):
         with _aborts(directory):
             for round in range(plan.rounds):
                 for commit in commits if round % 2 == 0 else reversed(commits):
@@ -83,19 +88,20 @@ def measure(question: Question, layout: Layout, place: Path) -> dict:
                     value = found.get("skip") or question.probe.shown(found["value"])
                     measuring.tell(f"{commit.id[:12]}  {commit.name}  {value}")
         known = report.known(plan, directory, commits)
-        return report.steps_of(plan, question.probe, tuple(commits), known)
+        raw = report.steps_of(plan, question.probe, tuple(commits), known)
+        return raw, directory
 
 
 @contextlib.contextmanager
 def _session(
-    question: Question, layout: Layout, place: Path
+    question: Question, layout: Layout, place: Path, elsewhere: str
 ) -> Iterator[tuple[Plan, Path, Path]]:
     """The plan, the session's directory and that of the work tree, for the time of the work."""
     if question.probe.workload:
         # Before a server of any commit is loaded for nothing.
         workload.chosen(layout.root / "ci" / "workload.toml", question.probe.workload)
     directory = _place(place, question)
-    with _errors(directory), _alone(directory):
+    with _errors(directory, elsewhere), _alone(directory):
         plan = _plan(question, layout, directory)
         with worktree.detached(question.repository, directory) as running:
             if question.over == REPO:
@@ -223,11 +229,9 @@ def _alone(directory: Path) -> Iterator[None]:
         ) from None
 
 
-def _errors(directory: Path) -> contextlib.AbstractContextManager[None]:
+def _errors(directory: Path, elsewhere: str) -> contextlib.AbstractContextManager[None]:
     return disk.errors(
-        str(directory),
-        "the figures that are complete are kept",
-        f"choose another place: {invocation.again('--out', 'DIR')}",
+        str(directory), "the figures that are complete are kept", elsewhere
     )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from .. import atomic, scratchrepo
+from .. import atomic, disk, invocation, scratchrepo
 from ..bisect import history, probes, session
 from ..bisect.plan import GAIN, TREE
 from ..commits import commit_series
@@ -36,6 +38,7 @@ def _register_measure(actions, layout: Layout) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument(
         "--tree",
+        dest="patched",
         type=Path,
         default=layout.target,
         metavar="DIR",
@@ -57,24 +60,46 @@ _PROBES = f"what to measure: {', '.join(probes.names())}"
 
 def _measure(layout: Layout, arguments: argparse.Namespace) -> Exit:
     probe = probes.find(arguments.probe)
-    require_ours(arguments.tree)
-    series = history.series_of(arguments.tree)
+    another = invocation.again("--out", "FILE")
+    _require_writable(arguments.out, another)
+    require_ours(arguments.patched)
+    series = history.series_of(arguments.patched)
     question = session.Question(
         over=TREE,
         find=GAIN,
         probe=probe,
-        repository=arguments.tree.resolve(),
+        repository=arguments.patched.resolve(),
         old=series[0].id,
         new=series[-1].id,
         python=arguments.python,
     )
-    raw = session.measure(question, layout, layout.root / "build" / "measure")
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(arguments.out, (json.dumps(raw, indent=1) + "\n").encode())
+    elsewhere = f"make it writable, then go on: {invocation.again()}"
+    raw, kept = session.measure(question, layout, _kept(layout), elsewhere)
+    state = f"every figure is kept in {kept}"
+    goes_on = f"nothing is measured again with another place: {another}"
+    with disk.errors(str(arguments.out), state, goes_on):
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(arguments.out, (json.dumps(raw, indent=1) + "\n").encode())
     for step in raw["steps"]:
         value = step["skip"] or probe.shown(step["values"][0])
         print(f"{step['commit'][:12]}  {step['name']}  {value}")
     return Exit.DONE
+
+
+def _kept(layout: Layout) -> Path:
+    """Where the figures are, for the same command to go on with."""
+    return layout.root / "build" / "measure"
+
+
+def _require_writable(out: Path, another: str) -> None:
+    """Before the first step: all of them may take hours."""
+    following = f"choose another file: {another}"
+    with disk.errors(str(out), "nothing was measured", following):
+        if out.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "It is a directory", str(out))
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
 
 
 def _register_record(actions, layout: Layout, add_places) -> None:

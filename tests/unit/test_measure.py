@@ -1,0 +1,90 @@
+"""`checkpoint measure`: where its raw file goes, and which earlier figures it goes on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from made_wheel import patchset
+from patchset import atomic
+from patchset.bisect import probes
+from patchset.errors import Exit
+from patchset.verbs import checkpoint_record
+from test_bisect import FAKE, Tree
+
+
+class Measured(Tree):
+    """A patched tree, and what `measure` keeps of it."""
+
+    def measure(self, out: Path, *more) -> subprocess.CompletedProcess:
+        line = ["checkpoint", "measure", "--probe", "fake:speed", "--tree", self.path]
+        return patchset(*line, "--out", out, *more, env=self.env())
+
+    def sessions(self) -> list[Path]:
+        return sorted(self.out.iterdir()) if self.out.exists() else []
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch) -> Measured:
+    made = Measured(tmp_path, ["100", "50", "20"])
+    monkeypatch.setattr(probes, "find", lambda *_: FAKE)
+    monkeypatch.setattr(checkpoint_record, "_kept", lambda layout: made.out)
+    return made
+
+
+def test_every_commit_is_in_the_raw_file(tree, tmp_path):
+    out = tmp_path / "new" / "raw.json"
+    done = tree.measure(out)
+    assert done.returncode == 0, done.stderr
+    values = [step["values"] for step in json.loads(out.read_text())["steps"]]
+    assert values == [[100.0], [100.0], [50.0], [20.0]]
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_first_step(tree, tmp_path):
+    (tmp_path / "file").touch()
+    for out in (tmp_path, tmp_path / "file" / "raw.json"):
+        done = tree.measure(out)
+        assert done.returncode == Exit.ENVIRONMENT and str(out) in done.stderr
+        assert "nothing was measured" in done.stderr
+        assert "checkpoint.sh measure" in done.stderr and "--out FILE" in done.stderr
+    assert tree.measured == [] and tree.sessions() == []
+
+
+def test_a_place_lost_meanwhile_costs_no_figure(tree, tmp_path, monkeypatch):
+    def fails(path: Path, data: bytes) -> None:
+        if path.name == "raw.json":
+            raise PermissionError(13, "Permission denied", str(path))
+        whole(path, data)
+
+    whole = atomic.write
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic, "write", fails)
+        done = tree.measure(tmp_path / "raw.json")
+    assert done.returncode == Exit.ENVIRONMENT
+    (session,) = tree.sessions()
+    assert f"every figure is kept in {session}" in done.stderr
+    following = shlex.split(done.stderr.partition("\nnext:")[2])
+    made = ["measure", "--probe", "fake:speed", "--tree", str(tree.path)]
+    assert following[-7:] == [*made, "--out", "FILE"]
+    before = tree.measured
+    assert tree.measure(tmp_path / "other.json").returncode == 0
+    assert tree.measured == before and (tmp_path / "other.json").exists()
+
+
+def test_figures_of_another_python_are_kept_apart(tree, tmp_path):
+    other = tmp_path / "python"
+    os.symlink(sys.executable, other)
+    assert tree.measure(tmp_path / "one.json").returncode == 0
+    one = len(tree.measured)
+    done = tree.measure(tmp_path / "two.json", "--python", other)
+    assert done.returncode == 0 and len(tree.measured) == 2 * one
+    assert len(tree.sessions()) == 2
+    assert tree.measure(tmp_path / "three.json").returncode == 0
+    assert len(tree.measured) == 2 * one
