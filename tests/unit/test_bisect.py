@@ -17,9 +17,9 @@ import pytest
 from made_series import BASE, commit_all, git, snapshot
 from made_wheel import ROOT, Release, environment, make_release, patchset
 from patchset import base, gitenv, lock, target
-from patchset.bisect import measuring, probes
+from patchset.bisect import interpreter, measuring, probes
 from patchset.bisect import plan as plans
-from patchset.errors import Exit
+from patchset.errors import Exit, Failure
 
 SPEED = "python/sglang/speed.txt"
 FAKE = probes.Probe(
@@ -341,6 +341,8 @@ def test_a_probe_that_fails_at_an_end(tree, speeds):
     done = made.bisect()
     assert done.returncode == Exit.ENVIRONMENT
     assert "the probe failed" in done.stderr and ".log" in done.stderr
+    quoted = "ZeroDivisionError: of the probe" in done.stderr
+    assert quoted == ("raise" in speeds)
     made.assert_untouched()
 
 
@@ -357,6 +359,47 @@ def test_a_python_that_is_not_there(tree):
     done = made.bisect("--python", "/nowhere/python")
     assert done.returncode == Exit.ENVIRONMENT
     assert "/nowhere/python does not start" in done.stderr
+    assert "nothing was measured" in done.stderr and not made.out.exists()
+
+
+def test_a_python_without_what_the_probe_needs_is_refused_first(tree, probe):
+    probe(needs=("json", "no_such_module"))
+    made = tree("100", "20")
+    done = made.bisect()
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "the Python that measures lacks no_such_module" in done.stderr
+    assert "--python PY" in done.stderr
+    assert made.measured == [] and not made.out.exists()
+
+
+def test_kernels_need_a_gpu_and_counting_none():
+    assert probes.find("kernel:indexer").needs == ("torch", "triton", "CUDA")
+    assert probes.find("work:indexer").needs == ("torch", "triton")
+
+
+def test_a_gpu_is_asked_of_torch(tmp_path, monkeypatch):
+    (tmp_path / "torch.py").write_text(
+        "class cuda:\n    is_available = staticmethod(lambda: HAS)\n"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with (tmp_path / "torch.py").open("a") as file:
+        file.write("import os\nHAS = os.environ['HAS'] == 'yes'\n")
+    monkeypatch.setenv("HAS", "yes")
+    interpreter.require(str(python), ("torch", "CUDA"))
+    monkeypatch.setenv("HAS", "no")
+    with pytest.raises(Failure, match="a GPU that torch can use") as raised:
+        interpreter.require(str(python), ("torch", "CUDA"))
+    assert raised.value.code == Exit.ENVIRONMENT
+
+
+def test_a_python_of_a_relative_path_is_found_from_where_the_user_is(tree):
+    made = tree("100", "20")
+    (made.directory / "python").symlink_to(sys.executable)
+    line = made.command("--python", "./python")
+    done = patchset(*line, env=made.env(), cwd=made.directory)
+    assert done.returncode == 0, done.stderr
 
 
 def test_figures_of_a_session_that_gave_up_are_kept(tree):

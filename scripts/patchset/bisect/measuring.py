@@ -106,7 +106,8 @@ def _run(plan: Plan, directory: Path, given: dict, commit: str, round: int) -> d
         if status is None:
             raise Aborted(f"it took more than {plan.limit_s} s: see {log_file}")
         if status or not out.exists():
-            raise Aborted(f"it ended with {_ending(status)}: see {log_file}")
+            ended = f"it ended with {_ending(status)}: see {log_file}"
+            raise Aborted("\n".join([ended, *_last_line(log_file)]))
         return _checked(out, log_file)
 
 
@@ -132,6 +133,11 @@ def _ending(status: int) -> str:
     if status < 0:
         return f"signal {signal.Signals(-status).name}"
     return f"exit {status}" if status else "exit 0 and no figures"
+
+
+def _last_line(log_file: Path) -> list[str]:
+    """What a program said last, which is mostly why it ended; nothing where it said nothing."""
+    return log_file.read_text(errors="replace").strip().splitlines()[-1:]
 
 
 def _checked(out: Path, log_file: Path) -> dict:

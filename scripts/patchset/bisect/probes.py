@@ -22,6 +22,7 @@ class Probe:
         rounds: runs of the program for each commit; 1 where the figure is exact.
         least_change: the least difference between two ends, as a share, that is looked for.
         limit_s: a run that takes longer hangs. workload: WORKLOAD[@C] of ci/workload.toml, or "".
+        needs: the modules that the Python must have, and "CUDA" for a GPU of torch's.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Probe:
     limit_s: int
     environment: Mapping[str, str] = field(default_factory=dict)
     workload: str = ""
+    needs: tuple[str, ...] = ()
 
     def shown(self, value: float) -> str:
         """A figure with its unit."""
@@ -50,6 +52,7 @@ def _work(which: str, words: Mapping[str, str]) -> Probe | None:
         unit="x",
         better=LOWER,
         program=("-m", "patchset.probe.work_indexer"),
+        needs=("torch", "triton"),
         rounds=1,
         least_change=0.01,
         limit_s=600,
@@ -66,6 +69,7 @@ def _kernel(which: str, words: Mapping[str, str]) -> Probe | None:
         unit="us",
         better=LOWER,
         program=("-m", "patchset.probe.kernel_time", "--case", which),
+        needs=("torch", "triton", "CUDA"),
         rounds=3,
         least_change=0.05,
         limit_s=900,

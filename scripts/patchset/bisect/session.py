@@ -14,7 +14,7 @@ from ..errors import Exit, Failure
 from ..layout import Layout
 from ..pin import load_pin
 from . import ends as the_ends
-from . import harness, history, measuring, report, search, worktree
+from . import harness, history, interpreter, measuring, report, search, worktree
 from . import plan as plans
 from .history import Commit
 from .plan import REPO, TREE, Plan
@@ -100,6 +100,7 @@ def _session(
     if question.probe.workload:
         # Before a server of any commit is loaded for nothing.
         workload.chosen(layout.root / "ci" / "workload.toml", question.probe.workload)
+    interpreter.require(question.python, question.probe.needs)
     directory = _place(place, question)
     with _errors(directory, elsewhere), _alone(directory):
         plan = _plan(question, layout, directory)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from .. import gitenv, own_work, serversettings
-from ..bisect import history, probes, session
+from ..bisect import history, interpreter, probes, session
 from ..bisect.plan import GAIN, LOSS, REPO, TREE
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
@@ -105,7 +105,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         repository=repository.resolve(),
         old=history.resolve(repository, old, over_tree),
         new=history.resolve(repository, arguments.new or "HEAD", over_tree),
-        python=arguments.python,
+        python=interpreter.absolute(arguments.python),
         wheel=arguments.wheel,
     )
     result = session.run(question, layout, arguments.out.resolve())

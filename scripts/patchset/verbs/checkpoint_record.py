@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from .. import atomic, disk, invocation, scratchrepo
-from ..bisect import history, probes, session
+from ..bisect import history, interpreter, probes, session
 from ..bisect.plan import GAIN, TREE
 from ..commits import commit_series
 from ..errors import Exit, Failure
@@ -71,7 +71,7 @@ def _measure(layout: Layout, arguments: argparse.Namespace) -> Exit:
         repository=arguments.patched.resolve(),
         old=series[0].id,
         new=series[-1].id,
-        python=arguments.python,
+        python=interpreter.absolute(arguments.python),
     )
     elsewhere = f"make it writable, then go on: {invocation.again()}"
     raw, kept = session.measure(question, layout, _kept(layout), elsewhere)
