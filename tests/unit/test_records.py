@@ -282,6 +282,8 @@ def test_a_change_of_the_series_makes_the_page_say_stale(made, tmp_path):
     assert made.run("render").returncode == 0
     page = made.page.read_text()
     assert page.count("**stale since 0020-environ: its tree was") == 2
+    # Neither the word nor the count makes verify fail.
+    assert "0 wrong, 2 stale" in made.run("verify").stdout
     code, told = made.verify()
     assert code == 0 and len(told["stale"]) == 2
 
@@ -491,6 +493,10 @@ def test_compare(made):
         "us",
         "5x",
     ]
+    assert "second over first" in done.stdout.splitlines()[0]
+    assert made.run("compare", "0020", "0030").stdout == done.stdout
+    done = made.run("compare", "0020", "0099")
+    assert done.returncode == Exit.USAGE and "no record '0099'" in done.stderr
     done = made.run("compare", "0020-environ", "0099-none")
     assert done.returncode == Exit.USAGE and "0030-indexer" in done.stderr
     found = json.loads((made.records / "0030-indexer.json").read_text())

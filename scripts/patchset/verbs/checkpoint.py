@@ -44,8 +44,8 @@ def register(subparsers, layout: Layout) -> None:
     )
     check.add_argument("--json", action="store_true", help="the result as JSON")
     pair = _action(actions, layout, "compare", "two records side by side", _compare)
-    pair.add_argument("first", metavar="ID")
-    pair.add_argument("second", metavar="ID")
+    for which in ("first", "second"):
+        pair.add_argument(which, metavar="ID", help="a record's number or name")
     checkpoint_record.register(actions, layout, add_places)
 
 
@@ -119,7 +119,10 @@ def _verify(layout: Layout, arguments: argparse.Namespace) -> Exit:
         rows = [("wrong", text) for text in problems]
         rows += [("stale", text) for text in found.stale]
         rows += [("note", text) for text in found.notes]
-        result = f"{found.figures} measurements recomputed, {len(problems)} wrong"
+        result = (
+            f"{found.figures} measurements recomputed, {len(problems)} wrong, "
+            f"{len(found.stale)} stale"
+        )
         print("\n".join(columns([*rows, ("result", result)])))
         if problems:
             print(f"next:  {_way_back(layout)}", file=sys.stderr)
@@ -153,12 +156,13 @@ def _way_back(layout: Layout) -> str:
 
 
 def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
-    records = [_record(layout, id) for id in (arguments.first, arguments.second)]
+    records = [_record(layout, which) for which in (arguments.first, arguments.second)]
+    first, second = (record["id"] for record in records)
     pairs = compare.compared(*records)
     if not pairs:
         raise Failure(
             Exit.NO,
-            f"{arguments.first} and {arguments.second} have no measurement of the same thing on"
+            f"{first} and {second} have no measurement of the same thing on"
             " the same machine",
             where="\n".join(
                 f"{record['id']}: {each['what']}"
@@ -167,7 +171,7 @@ def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
             ),
             next="measure both in one run, then record them",
         )
-    head = ("what", arguments.first, arguments.second, "better by")
+    head = ("what", first, second, "second over first")
     table = [
         (
             pair.what,
@@ -185,14 +189,15 @@ def _shown(value: float, pair: compare.Pair) -> str:
     return f"{value:.4g}{'' if pair.unit == 'x' else ' '}{pair.unit}"
 
 
-def _record(layout: Layout, id: str) -> dict:
-    path = layout.records / f"{id}.json"
-    if not path.exists():
-        known = sorted(file.stem for file in layout.records.glob("*.json"))
-        raise Failure(
-            Exit.USAGE,
-            f"no record {id!r}",
-            where=str(layout.records),
-            next=f"choose one of: {', '.join(known) or 'none is there yet'}",
-        )
-    return schema.load(path)
+def _record(layout: Layout, which: str) -> dict:
+    """The record of this number or name, as the bisect takes those of patches."""
+    known = sorted(file.stem for file in layout.records.glob("*.json"))
+    for id in known:
+        if which in (id, id[:4]):
+            return schema.load(layout.records / f"{id}.json")
+    raise Failure(
+        Exit.USAGE,
+        f"no record {which!r}",
+        where=str(layout.records),
+        next=f"choose one of: {', '.join(known) or 'none is there yet'}",
+    )
