@@ -18,6 +18,8 @@ from patchset.errors import Exit
 from patchset.verbs import checkpoint_record
 from test_bisect import FAKE, Tree
 
+REAL = probes.find
+
 
 class Measured(Tree):
     """A patched tree, and what `measure` keeps of it."""
@@ -55,6 +57,17 @@ def test_a_place_that_cannot_be_written_is_told_before_the_first_step(tree, tmp_
         assert "nothing was measured" in done.stderr
         assert "checkpoint.sh measure" in done.stderr and "--out FILE" in done.stderr
     assert tree.measured == [] and tree.sessions() == []
+
+
+def test_an_unknown_workload_is_told_before_the_first_step(tree, tmp_path, monkeypatch):
+    monkeypatch.setattr(probes, "find", REAL)
+    line = ("--tree", tree.path, "--out", tree.out, "--probe", "serving:foo")
+    bisected = patchset("bisect", *line)
+    measured = tree.measure(tmp_path / "raw.json", "--probe", "serving:foo")
+    for done in (bisected, measured):
+        assert done.returncode == Exit.USAGE
+        assert "no workload 'foo'; there are: sweep-256-256" in done.stderr
+    assert tree.sessions() == []
 
 
 def test_a_place_lost_meanwhile_costs_no_figure(tree, tmp_path, monkeypatch):

@@ -57,9 +57,7 @@ HEADLINES = [
 
 
 def test_the_headline_table_is_what_the_raw_files_say():
-    table = re.findall(
-        r"^\|[^|]*\|[^|]*\| (\S+) \| (\S+) \| (\S+)x \|$", README, re.M
-    )
+    table = re.findall(r"^\|[^|]*\|[^|]*\| (\S+) \| (\S+) \| (\S+)x \|$", README, re.M)
     assert len(table) == len(HEADLINES)
     for stated, (file, name, ours, stock) in zip(table, HEADLINES):
         raw = json.loads((ROOT / f"ci/checkpoints/raw/{file}.json").read_text())
@@ -90,3 +88,14 @@ def test_the_variables_of_the_readme_are_read_somewhere():
     )
     for name in set(re.findall(r"PATCHSET_[A-Z_]+", README)):
         assert name in code, name
+
+
+def test_what_measures_and_where_its_figures_are_is_told():
+    (row,) = re.findall(r"^\| `PATCHSET_TEST_PYTHON` \|.*$", README, re.M)
+    shared = (ROOT / "scripts" / "probe_python.sh").read_text()
+    assert "PATCHSET_TEST_PYTHON" in shared
+    for name in ("bisect.sh", "checkpoint.sh"):
+        assert "probe_python.sh" in (ROOT / "scripts" / name).read_text()
+        assert f"`{name}" in row
+    assert "`rm -r build/bisect build/measure`" in README
+    assert "A measurement is `stale` when" in README
