@@ -204,8 +204,10 @@ def test_without_a_key_the_callers_stays(place):
 def test_a_folder_that_is_there_is_not_written_into(place):
     (place / "out").mkdir()
     done = bench(place, patched())
-    assert done.returncode == Exit.ENVIRONMENT
-    assert "File exists" in done.stderr and not list((place / "out").iterdir())
+    assert done.returncode == Exit.USAGE and "smoke test" not in done.stderr
+    assert "--out needs a new folder" in done.stderr and not list(
+        (place / "out").iterdir()
+    )
 
 
 @pytest.mark.parametrize(

@@ -668,7 +668,7 @@ def test_an_unknown_probe_names_those_there_are(tmp_path):
 
 def test_no_tree(probe, tmp_path):
     done = patchset("bisect", "--probe", "fake:speed", "--tree", tmp_path / "none")
-    assert done.returncode == Exit.PATCH
+    assert done.returncode == Exit.USAGE
     assert "there is no patched tree" in done.stderr and "apply.sh" in done.stderr
 
 

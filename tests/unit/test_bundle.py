@@ -265,7 +265,7 @@ def test_a_bundle_that_fails_leaves_nothing(tmp_path):
 def test_a_folder_that_is_there_is_left_alone(tmp_path):
     with pytest.raises(Failure, match="there already") as caught:
         make.write(tmp_path, fill, TARGET, "x", None, 1_000)
-    assert caught.value.code == Exit.ENVIRONMENT
+    assert caught.value.code == Exit.USAGE
 
 
 @pytest.fixture
@@ -323,6 +323,8 @@ def test_a_tree_with_changes_and_none(pip, own_tree, tmp_path):
     done = patchset("bundle", "--out", tmp_path / "out", "--tree", own_tree)
     assert done.returncode == Exit.PATCH and "in no commit" in done.stderr
     done = patchset("bundle", "--out", tmp_path / "out", "--tree", tmp_path / "no")
+    assert done.returncode == Exit.USAGE and "no patched tree" in done.stderr
+    done = patchset("bundle", "--out", tmp_path / "out", "--tree", tmp_path)
     assert done.returncode == Exit.PATCH and "no patched tree" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -338,7 +340,13 @@ def test_pip_that_fails(own_tree, tmp_path):
 
 @pytest.mark.parametrize(
     "option, value",
-    [("--part-size", "0"), ("--part-size", "1T"), ("--target-python", "3")],
+    [
+        ("--part-size", "0"),
+        ("--part-size", "10"),
+        ("--part-size", "1023K"),
+        ("--part-size", "1T"),
+        ("--target-python", "3"),
+    ],
 )
 def test_usage(option, value, tmp_path):
     done = patchset("bundle", "--out", tmp_path / "out", option, value)

@@ -196,7 +196,7 @@ def test_a_merge_and_a_foreign_base_are_refused(own_tree):
 
 def test_export_needs_a_tree_that_is_ours(small, tmp_path):
     absent = patchset("export", "--from", tmp_path / "no", "--patches", small.patches)
-    assert absent.returncode == Exit.PATCH
+    assert absent.returncode == Exit.USAGE
     assert "no patched tree to export" in absent.stderr
     foreign = tmp_path / "theirs"
     foreign.mkdir()

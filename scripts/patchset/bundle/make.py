@@ -93,11 +93,11 @@ def write(
     """Make a bundle in a new folder; it is complete or not there.
 
     fill puts the site's files into a folder and gives the names of the packages. Raises
-    Failure(ENVIRONMENT) when the folder is there already or can't be written.
+    Failure(USAGE) when the folder is there already, and OSError when it can't be written.
     """
     if folder.exists():
         raise Failure(
-            Exit.ENVIRONMENT,
+            Exit.USAGE,
             "the folder is there already",
             where=str(folder),
             state="it was left alone",

@@ -79,6 +79,10 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         arguments.parser.error("two arms have the same name")
     if arguments.build:
         arguments.parser.error("each arm has its own: --arm NAME=URL@BUILD")
+    if arguments.out and arguments.out.exists():
+        arguments.parser.error(
+            f"--out needs a new folder, and {arguments.out} is there"
+        )
     work = workload.load(arguments.workloads, arguments.workload)
     python = arguments.python or environment.default_python()
     tree = servertree.find(layout.target, None)

@@ -94,7 +94,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     over_tree = arguments.over == TREE
     repository = (arguments.patched or layout.target) if over_tree else arguments.root
     if over_tree:
-        _require_tree(repository)
+        _require_tree(repository, named=arguments.patched is not None)
     else:
         _require_repository(repository)
     old = arguments.old or "0000-stock"
@@ -141,10 +141,10 @@ def _require_no_secret(arguments: argparse.Namespace) -> None:
             )
 
 
-def _require_tree(tree: Path) -> None:
+def _require_tree(tree: Path, named: bool) -> None:
     if not tree.exists():
         raise Failure(
-            Exit.PATCH,
+            Exit.USAGE if named else Exit.PATCH,
             "there is no patched tree",
             where=str(tree),
             state="nothing was measured",

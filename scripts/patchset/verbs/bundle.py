@@ -19,6 +19,8 @@ from ..listing import columns, counted
 from ..series import load_series
 
 TORCH = ("torch", "torchvision", "torchaudio", "torchcodec", "torchao", "triton")
+# Smaller parts would be files by the thousand.
+_LEAST_PART = 1 << 20
 
 
 def register(subparsers, layout: Layout) -> None:
@@ -66,12 +68,11 @@ def register(subparsers, layout: Layout) -> None:
         type=_bytes,
         default=_bytes("1G"),
         metavar="SIZE",
-        help="the most that a part may have, such as 60M (default: 1G)",
+        help="the most that a part may have, such as 60M (default: 1G; 1M or more)",
     )
     parser.add_argument(
         "--tree",
         type=Path,
-        default=layout.target,
         metavar="DIR",
         help=f"the patched tree (default: build/sglang-{layout.release})",
     )
@@ -85,7 +86,8 @@ def register(subparsers, layout: Layout) -> None:
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     target = Target(arguments.target_python, arguments.machine, arguments.arch)
     series = load_series(arguments.patches)
-    commit, checkpoint = _head(arguments.tree)
+    tree = arguments.tree or layout.target
+    commit, checkpoint = _head(tree, named=arguments.tree is not None)
     wanted = [f"sglang=={series.pin.version}", *arguments.add]
 
     def fill(site: Path) -> list[str]:
@@ -96,7 +98,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         _say(f"fetching {counted(chosen, 'package')}")
         with tempfile.TemporaryDirectory(prefix="patchset-wheels-") as folder:
             files = wheels.download(chosen, target, Path(folder))
-            make.site_of(files, arguments.tree, commit, target, site)
+            make.site_of(files, tree, commit, target, site)
         _say("packing")
         return [wheel.pinned for wheel in chosen]
 
@@ -110,11 +112,14 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     return Exit.DONE
 
 
-def _head(tree: Path) -> tuple[str, str]:
-    """The commit of the tree and the patch that it is. Raises Failure(PATCH)."""
+def _head(tree: Path, named: bool) -> tuple[str, str]:
+    """The commit of the tree and the patch that it is.
+
+    Raises Failure(PATCH), or Failure(USAGE) when a tree that was named is not there.
+    """
     if not (tree / ".git").exists():
         raise Failure(
-            Exit.PATCH,
+            Exit.USAGE if named and not tree.exists() else Exit.PATCH,
             "there is no patched tree",
             where=str(tree),
             state="no bundle was written",
@@ -156,7 +161,10 @@ def _bytes(text: str) -> int:
     found = re.fullmatch(r"([1-9]\d*)([KMG]?)", text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no size such as 60M or 1G")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+    size = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
+    if size < _LEAST_PART:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1M")
+    return size
 
 
 def _say(line: str) -> None:

@@ -82,7 +82,7 @@ def _tree(layout: Layout, named: Path | None) -> Path | None:
     if not tree.exists():
         if named:
             raise Failure(
-                Exit.PATCH,
+                Exit.USAGE,
                 "there is no patched tree to export",
                 where=str(tree),
                 state=agree.NOTHING,
