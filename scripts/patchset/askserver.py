@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from .errors import Exit, Failure
 _CONNECT_SECONDS = 10.0
 _PIECE = 1 << 16
 _SHOWN = 300
+_SHOWN_OF_A_PAGE = 80
 _LOG = "look into the server's log"
 
 
@@ -43,7 +45,10 @@ class Server:
 
     def get(self, path: str) -> Any:
         """The JSON that a path answers with; None for an empty body."""
-        return _decoded(self._whole("GET", path, None), f"GET {path}")
+        data = self._whole("GET", path, None)
+        if _is_page(data.decode("utf-8", "replace")):
+            raise self._foreign(path, 200, data.decode("utf-8", "replace"))
+        return _decoded(data, f"GET {path}")
 
     def post(self, path: str, body: dict) -> Any:
         """The JSON answer to a JSON body; None for an empty one."""
@@ -140,10 +145,25 @@ class Server:
 
     def _refused(self, response, method: str, path: str) -> Failure:
         said = response.read(_PIECE).decode("utf-8", "replace")
+        # A server of SGLang that does not serve yet has /health too, and no pages for people.
+        unknown = path == "/health" and response.status == 404
+        if method == "GET" and (unknown or _is_page(said)):
+            return self._foreign(path, response.status, said)
         return self._failure(
             f"{method} {path} was answered with HTTP {response.status}: "
             f"{_cut(_message(said)) or 'no message'}",
             path,
+        )
+
+    def _foreign(self, path: str, status: int, said: str) -> Failure:
+        # The body stands in `where` alone, which a smoke test prints once.
+        body = _cut(said, _SHOWN_OF_A_PAGE) or "no body"
+        return Failure(
+            Exit.SERVER,
+            f"what answers at {self.url} is not an SGLang server",
+            where=f"{self.url}{path}: HTTP {status}: {body}",
+            state="it was only asked; nothing was changed",
+            next="check the address (--url; of bench.sh serving: --arm)",
         )
 
     def _late(self, path: str) -> Failure:
@@ -175,6 +195,17 @@ class Server:
         )
 
 
+def web_address(text: str) -> str:
+    """The text, which is the URL of a server. Raises ValueError for another form."""
+    if not text.startswith(("http://", "https://")):
+        raise ValueError(f"{text!r} needs http:// or https:// before it")
+    parts = urllib.parse.urlsplit(text)
+    # Asking for the port raises ValueError when it is none.
+    if not parts.hostname or parts.port == 0:
+        raise ValueError(f"{text!r} is no address such as http://127.0.0.1:30000")
+    return text
+
+
 def _decoded(data: bytes, request: str) -> Any:
     if not data.strip():
         return None
@@ -188,6 +219,11 @@ def _decoded(data: bytes, request: str) -> Any:
             state="the server was only asked; nothing was changed",
             next="make sure that the address is that of an SGLang server",
         ) from None
+
+
+def _is_page(said: str) -> bool:
+    """Whether this is a page of HTML, which no path of SGLang's answers with."""
+    return said.lstrip().startswith("<")
 
 
 def _message(said: str) -> str:
@@ -211,6 +247,6 @@ def _reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, shown: int = _SHOWN) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
+    return line if len(line) <= shown else f"{line[:shown]}..."

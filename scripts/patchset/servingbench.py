@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .askserver import web_address
 from .errors import Exit, Failure
 from .listing import columns
 from .workload import Workload
@@ -43,8 +44,9 @@ def parse_arm(text: str) -> Arm:
     url, _, build = rest.partition("@")
     if not (name.isidentifier() or name.replace("-", "_").isidentifier()):
         raise ValueError(f"{text!r}: an arm is NAME=URL or NAME=URL@BUILD")
-    if not found or not url.startswith(("http://", "https://")):
+    if not found:
         raise ValueError(f"{text!r}: an arm is NAME=URL or NAME=URL@BUILD")
+    web_address(url)
     return Arm(name, url, build or None)
 
 

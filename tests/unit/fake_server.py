@@ -24,7 +24,7 @@ class Fake:
     Attributes:
         patches: what each part of /server_info says of the patches; None for a stock server.
         failing: path -> how its answers fail: "empty", "half", "no json", "error", "refuse",
-            "hang", "drip", "cut".
+            "hang", "drip", "cut", "page", "unknown".
         generate: prompt text or ids -> the tokens and gaps of /generate.
     """
 
@@ -138,6 +138,11 @@ class _Handler(BaseHTTPRequestHandler):
             return time.sleep(30)
         if how == "refuse":
             return self._send({"error": {"message": "no room for this"}}, 500)
+        if how == "page":
+            page = f"<!DOCTYPE HTML>\n<title>Error</title>{'<p>not found' * 30}"
+            return self._raw(page.encode(), 404)
+        if how == "unknown":
+            return self._send({"detail": "Not Found"}, 404)
         if how == "no json":
             return self._raw(b"<html>it works</html>")
         if how == "cut":

@@ -145,6 +145,14 @@ def test_an_unpatched_server_is_not_measured_as_ours(place):
     assert not (place / "out").exists()
 
 
+def test_something_that_is_no_sglang_is_not_measured(place):
+    page = {"/health": "page"}
+    done = bench(place, patched(failing=page), patched())
+    assert done.returncode == Exit.SERVER
+    assert "is not an SGLang server" in done.stderr and "--arm" in done.stderr
+    assert not (place / "out").exists()
+
+
 def test_random_weights_are_compared_with_the_first_arm(place):
     options = ("--weights", "random")
     done = bench(place, patched(), patched(factor=2), options=options)
@@ -215,7 +223,9 @@ def test_a_folder_that_is_there_is_not_written_into(place):
     [
         (["a=http://x", "a=http://y"], "two arms have the same name"),
         (["http://x"], "an arm is NAME=URL"),
-        (["a=ftp://x"], "an arm is NAME=URL"),
+        (["a=ftp://x"], "'ftp://x' needs http:// or https://"),
+        (["a=127.0.0.1:30000"], "'127.0.0.1:30000' needs http:// or https://"),
+        (["a=http://"], "is no address"),
         (["a b=http://x"], "an arm is NAME=URL"),
     ],
 )

@@ -75,7 +75,35 @@ def test_a_server_that_still_starts():
 
 def test_something_that_is_no_sglang():
     said = failed(patched(failing={"/server_info": "no json"}))
-    assert "no JSON: <html>it works</html>" in said
+    assert "is not an SGLang server" in said
+    assert "/server_info: HTTP 200: <html>it works</html>" in said
+
+
+def test_the_page_of_another_server_is_shown_once_and_cut():
+    said = failed(patched(failing={"/health": "page"}))
+    assert "is not an SGLang server; not run: build" in said
+    assert said.count("<!DOCTYPE") == 1 and said.count("<p>not found") < 6
+    assert "check the address (--url" in said and "server's log" not in said
+
+
+def test_another_api_has_no_health():
+    said = failed(patched(failing={"/health": "unknown"}))
+    assert "is not an SGLang server" in said and '{"detail": "Not Found"}' in said
+
+
+@pytest.mark.parametrize("option", ["--url", "--reference"])
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("127.0.0.1:39123", "needs http:// or https://"),
+        ("http://:1", "is no address"),
+        ("http://h:99999", "Port out of range"),
+    ],
+)
+def test_an_address_that_is_none(option, text, why):
+    done = patchset("smoke", option, text)
+    assert done.returncode == Exit.USAGE and why in done.stderr
+    assert "Warning" not in done.stderr
 
 
 def test_another_model():

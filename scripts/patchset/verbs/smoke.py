@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from .. import agreement, questions, references, serverbuild, smoke
-from ..askserver import Server
+from ..askserver import Server, web_address
 from ..chat import Chat
 from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
@@ -31,10 +31,15 @@ def register(subparsers, layout: Layout) -> None:
     )
     add_options(parser, layout)
     parser.add_argument(
-        "--url", default=URL, metavar="URL", help=f"the server (default: {URL})"
+        "--url",
+        type=_address,
+        default=URL,
+        metavar="URL",
+        help=f"the server (default: {URL})",
     )
     parser.add_argument(
         "--reference",
+        type=_address,
         metavar="URL",
         help="with --weights random: a server of the stock path, to agree with",
     )
@@ -218,6 +223,13 @@ def _require_paths(
     if active is not None:
         serverbuild.require_ours_active(build, active)
     return f"{len(build.ours)} of {len(build.paths)} flags took the path of this series"
+
+
+def _address(text: str) -> str:
+    try:
+        return web_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _seconds(text: str) -> float:
