@@ -202,6 +202,15 @@ def test_paths_of_upstream_where_ours_are_wanted():
         assert "not every flag took the path of this series" in said and path in said
 
 
+def test_an_unknown_flag_is_refused_before_the_server_is_asked():
+    fake = patched()
+    done = smoke(fake, "--active", "SGLANG_SM120_TOPK", "NOPE")
+    assert done.returncode == Exit.USAGE and not fake.asked
+    assert "there is no flag NOPE" in done.stderr
+    assert "SGLANG_SM120_MXFP4_DRAFT" in done.stderr
+    assert "SGLANG_SM120_HC_PRE_WEIGHTS" not in done.stderr, "it has no path"
+
+
 def test_random_weights_need_a_reference_and_nothing_else_does():
     for options in (("--weights", "random"), ("--reference", "http://x")):
         done = patchset("smoke", *options)

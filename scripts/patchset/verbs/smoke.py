@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from .. import agreement, questions, references, serverbuild, smoke
+from .. import agreement, questions, references, serverbuild, serverflags, smoke
 from ..askserver import Server, web_address
 from ..chat import Chat
 from ..errors import EXIT_CODES, Exit
@@ -100,11 +100,13 @@ def run(
     build: str | None,
     reference: str | None,
 ) -> dict:
-    """All checks of one server; the facts for a report. Raises Failure(SERVER) unless all pass.
+    """All checks of one server; the facts for a report. Raises Failure(SERVER) unless all pass,
+    and Failure(USAGE), before anything is asked, for a flag or patch that there is not.
 
     Random weights without a reference are asked nothing.
     """
     series = load_series(arguments.patches)
+    serverflags.require_routes(arguments.active or [], series)
     server = Server(url, arguments.timeout, arguments.api_key)
     wanted = _wanted(series, build)
     checkpoints = layout.checkpoints
