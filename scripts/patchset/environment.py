@@ -112,11 +112,11 @@ def default_python() -> str:
 def find_installation(python: str | None = None) -> Installation:
     """Asks `python` (a path or command, 3.8 or newer) which installed `sglang` it would import.
 
-    Raises Failure(ENVIRONMENT) when it can't be run, has no sglang, or has one that can't be
-    changed in place: an editable or directory install, a zip import, or a package that its
-    metadata does not describe.
+    Raises Failure(USAGE) when it is not there, and Failure(ENVIRONMENT) when it can't be run, has
+    no sglang, or has one that can't be changed in place: an editable or directory install, a zip
+    import, or a package that its metadata does not describe.
     """
-    asked = _resolve(python or default_python())
+    asked = interpreter(python or default_python())
     found = _probe(asked)
     if not found["package"] and not found["distributions"]:
         raise Failure(
@@ -132,12 +132,13 @@ def find_installation(python: str | None = None) -> Installation:
     return replace(_fit_for_patching(asked, found), by_default=not python)
 
 
-def _resolve(python: str) -> str:
+def interpreter(python: str) -> str:
+    """The absolute path of an interpreter, a path or a command. Raises Failure(USAGE): no such."""
     # Not the real path: a virtual environment is told by the name of its link to the interpreter.
     found = os.path.abspath(python) if os.sep in python else shutil.which(python)
     if not found or not os.path.isfile(found) or not os.access(found, os.X_OK):
         raise Failure(
-            Exit.ENVIRONMENT,
+            Exit.USAGE,
             f"no such interpreter: {python}",
             state="nothing was changed",
             next="name one with --python PY, such as --python .venv/bin/python",

@@ -451,7 +451,7 @@ def test_root_leaves_everything_to_the_owner_of_the_environment(env, series):
 def test_an_interpreter_that_does_not_exist(series, python):
     with pytest.raises(Failure) as caught:
         apply_installed(series, python)
-    assert caught.value.code == Exit.ENVIRONMENT and python in caught.value.what
+    assert caught.value.code == Exit.USAGE and python in caught.value.what
 
 
 def test_the_active_environment_is_meant_without_python(env, series, monkeypatch):

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from patchset import serverflags
+from patchset.series import load_series
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -30,6 +33,12 @@ def test_each_flag_of_the_series_is_in_the_flag_table():
     assert flags
     for flag in flags:
         assert f"| `{flag}` |" in README
+
+
+def test_serve_knows_each_flag_of_the_flag_table():
+    series = load_series(ROOT / "patches/0.5.13")
+    table = set(re.findall(r"^\| `(SGLANG_SM120_\w+)` \|", README, re.M))
+    assert {*serverflags.words_of(series), "SGLANG_SM120_LOGITS_MB"} == table
 
 
 # What each line of the headline table is: raw file, case, both arms.

@@ -184,8 +184,41 @@ def test_a_port_in_use_is_left_alone(place):
 def test_a_python_that_is_none(place):
     words = line(place, "--python", str(place / "none"))
     done = patchset(*words)
-    assert done.returncode == Exit.ENVIRONMENT
-    assert "can't be started: No such file or directory" in done.stderr
+    assert done.returncode == Exit.USAGE
+    assert f"no such interpreter: {place}/none" in done.stderr
+
+
+def without_gpu(place: Path, *words: str, **env: str):
+    """serve.sh without --tp on a machine without nvidia-smi."""
+    command = ["serve", "--tree", str(place / "tree"), *words]
+    return patchset(*command, env={"PATH": str(place), **env})
+
+
+GIVEN = ("--python", sys.executable, "--model-path", "m")
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    "words, env, said",
+    [
+        (GIVEN[:2], {}, "no model is named"),
+        (("--python", "/none", *GIVEN[2:]), {}, "no such interpreter: /none"),
+        ((*GIVEN, "--port", "x"), {}, "--port needs a number"),
+        (GIVEN, {"SGLANG_SM120_TOPK": "yes"}, "expected one of auto, on, off"),
+        (GIVEN, {"SGLANG_SM120_HC_PRE_WEIGHTS": ""}, "expected one of split, bf16"),
+        (GIVEN, {"SGLANG_SM120_LOGITS_MB": "0"}, "a whole number above 0"),
+    ],
+)
+def test_what_was_typed_comes_before_the_gpu(place, words, env, said, dry):
+    done = without_gpu(place, *words, *dry, **env)
+    assert done.returncode == Exit.USAGE, done.stderr
+    assert said in done.stderr and "nvidia-smi" not in done.stderr
+
+
+def test_right_words_go_on_to_the_gpu(place):
+    good = {"SGLANG_SM120_TOPK": "on", "SGLANG_SM120_LOGITS_MB": "64"}
+    done = without_gpu(place, *GIVEN, **good)
+    assert done.returncode == Exit.ENVIRONMENT and "no nvidia-smi" in done.stderr
 
 
 def test_a_tree_that_is_none(place):

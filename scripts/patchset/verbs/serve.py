@@ -10,7 +10,15 @@ import sys
 import time
 from pathlib import Path
 
-from .. import environment, gpus, serverbuild, serverprocess, serversettings, servertree
+from .. import (
+    environment,
+    gpus,
+    serverbuild,
+    serverflags,
+    serverprocess,
+    serversettings,
+    servertree,
+)
 from ..askserver import Server
 from ..errors import EXIT_CODES, Exit
 from ..invocation import script
@@ -85,8 +93,10 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     tree = (
         None if arguments.installed else servertree.find(layout.target, arguments.tree)
     )
-    command = [python, "-m", "sglang.launch_server", *_settings(arguments)]
     variables = servertree.variables(tree, os.environ)
+    environment.interpreter(python)
+    serverflags.require_words(variables, load_series(arguments.patches))
+    command = [python, "-m", "sglang.launch_server", *_settings(arguments.passed)]
     port = serversettings.port(command)
     if arguments.dry_run:
         print(_shown(command, tree))
@@ -108,10 +118,12 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
             time.sleep(_WATCH)
 
 
-def _settings(arguments: argparse.Namespace) -> list[str]:
-    given = arguments.passed
+def _settings(given: list[str]) -> list[str]:
+    # What was typed is looked at before the machine is.
+    without_size = serversettings.complete(given, None)
+    serversettings.port(without_size)
     if "--tp-size" in serversettings.options(given):
-        return serversettings.complete(given, None)
+        return without_size
     found = gpus.visible()
     _say("\n".join(f"GPU {i}: {gpu.line()}" for i, gpu in enumerate(found)))
     return serversettings.complete(given, len(found))
