@@ -212,7 +212,7 @@ def test_a_failure_as_json(cli, tmp_path):
     for args, code in (
         (["--into", cli.directory, "--json"], 3),
         (["--json", "--revert"], 2),
-        (["--json", "--installed", "--python", "/none"], 4),
+        (["--json", "--installed", "--python", "/none"], 2),
     ):
         done = cli(*args)
         told = json.loads(done.stdout)
