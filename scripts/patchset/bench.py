@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from . import benchnames
 from .errors import Exit, Failure
 
 
@@ -18,7 +19,8 @@ def main(argv: list[str]) -> int:
         prog="scripts/bench.sh",
         description="Time the kernels against the stock functions on this machine's GPU. "
         "PYTHON names the interpreter that has torch and triton (default: python3).",
-        epilog="scripts/bench.sh serving measures running servers: see its --help",
+        epilog=f"cases: {benchnames.listing()}. "
+        "scripts/bench.sh serving measures running servers: see its --help",
     )
     parser.add_argument(
         "what",
@@ -46,6 +48,7 @@ def main(argv: list[str]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    benchnames.require_known(arguments.case or [], benchnames.GROUPS)
     try:
         from . import kernelbench, roofline
     except ModuleNotFoundError as missing:

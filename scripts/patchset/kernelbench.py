@@ -28,6 +28,7 @@ from . import (  # noqa: E402
     bench_indexer,
     bench_metadata,
     bench_topk,
+    benchnames,
     gputime,
 )
 from .benchcase import Bench, BenchCase, Prepared  # noqa: E402
@@ -85,14 +86,7 @@ def choose(
     known = {bench.kernel: [(bench, g) for g in bench.groups] for bench in benches}
     known |= {g: [(bench, g)] for bench in benches for g in bench.groups}
     names = [bench.kernel for bench in benches] if chosen is None else chosen
-    unknown = sorted(set(names) - set(known))
-    if unknown:
-        raise Failure(
-            Exit.USAGE,
-            f"no case {', '.join(unknown)}",
-            state="nothing was measured",
-            next=f"name some of these with --case: {', '.join(known)}",
-        )
+    benchnames.require_known(names, {b.kernel: tuple(b.groups) for b in benches})
     pairs = [pair for name in names for pair in known[name]]
     return list(
         {(bench.kernel, group): (bench, group) for bench, group in pairs}.values()

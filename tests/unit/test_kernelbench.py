@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import asdict
 
 import pytest
@@ -13,6 +16,7 @@ from patchset import (
     bench_indexer,
     bench_topk,
     benchcase,
+    benchnames,
     gputime,
     kernelbench,
     peers,
@@ -78,6 +82,33 @@ def test_an_unknown_name_is_refused_with_those_that_there_are():
     assert refused.value.code == Exit.USAGE
     text = "\n".join(refused.value.lines())
     assert "nothing" in text and "k, first, rest" in text
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """bench.sh with a Python that has no torch."""
+    (tmp_path / "torch.py").write_text(
+        "raise ModuleNotFoundError('none', name='torch')"
+    )
+
+    def run(*words: str):
+        env = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHON": sys.executable}
+        command = [str(kernelbench.ROOT / "scripts" / "bench.sh"), *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True)
+
+    return run
+
+
+def test_the_names_are_known_without_torch(bare):
+    groups = {each.kernel: tuple(each.groups) for each in kernelbench.BENCHES}
+    assert benchnames.GROUPS == groups
+    done = bare("kernel", "--case", "nothing")
+    assert done.returncode == Exit.USAGE and "no case nothing" in done.stderr
+    assert "topk-lengths" in done.stderr
+    done = bare("kernel", "--case", "topk")
+    assert done.returncode == Exit.ENVIRONMENT and "has no torch" in done.stderr
+    shown = "".join(bare("--help").stdout.split())
+    assert all(name in shown for name in [*groups, *sum(groups.values(), ())])
 
 
 def test_every_name_is_one_kernel_or_group():
