@@ -210,14 +210,13 @@ def _verify(path: Path, pin: Pin, state: str) -> None:
         return
     version = _version_inside(path)
     if version is None:
-        code, what = Exit.ENVIRONMENT, "the wheel is a corrupt zip"
+        what = "the wheel is a corrupt zip"
     elif version != pin.version:
-        code = Exit.PATCH
         what = f"this is SGLang {version}; the patches are for {pin.version}"
     else:
-        code, what = Exit.PATCH, "the wheel's sha256 is not the pinned one"
+        what = "the wheel's sha256 is not the pinned one"
     raise Failure(
-        code,
+        Exit.PATCH,
         what,
         where=f"{path}\nsha256 {found}\npinned {pin.wheel.sha256} ({pin.wheel.name})",
         state=state,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from made_series import snapshot
-from made_wheel import command, environment, make_wheel, started
+from made_wheel import command, environment, make_wheel, patchset, started
 from patchset import wheel
 from patchset.errors import Exit, Failure
 
@@ -168,7 +168,7 @@ def test_a_cached_wheel_is_checked_again_and_left_alone(world):
     assert "the wheel's sha256 is not the pinned one" in done.stderr
     cached.write_bytes(cached.read_bytes()[:-300])
     done = world.apply("say pip must not run", "--dry-run")
-    assert done.returncode == Exit.ENVIRONMENT
+    assert done.returncode == Exit.PATCH
     assert "the wheel is a corrupt zip" in done.stderr and "delete" in done.stderr
     assert before.keys() == snapshot(world.cache).keys()
 
@@ -207,10 +207,28 @@ def test_a_damaged_wheel_given_by_hand(own, tmp_path, damage):
     done = started(
         *("apply", "--patches", own.patches, "--wheel", given, "--to", tmp_path / "t")
     )
-    assert done.returncode == Exit.ENVIRONMENT
-    said = "cannot be read" if damage in ("absent", "directory") else "a corrupt zip"
+    unread = damage in ("absent", "directory")
+    assert done.returncode == (Exit.ENVIRONMENT if unread else Exit.PATCH)
+    said = "cannot be read" if unread else "a corrupt zip"
     assert f"error: the wheel {'is ' if 'zip' in said else ''}{said}" in done.stderr
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_given_wheel_is_checked_although_the_tree_is_there(
+    own, own_tree, tmp_path, more
+):
+    line = ("apply", "--patches", own.patches, "--to", own_tree, *more)
+    assert patchset(*line, "--wheel", own.wheel).returncode == Exit.DONE
+    before = snapshot(own_tree)
+    text = tmp_path / "README.md"
+    text.write_text("# no wheel\n")
+    done = patchset(*line, "--wheel", text)
+    assert done.returncode == Exit.PATCH and f"{text}\n" in done.stderr
+    done = patchset(*line, "--wheel", tmp_path / "none.whl")
+    assert done.returncode == Exit.ENVIRONMENT
+    assert "error: the wheel cannot be read" in done.stderr
+    assert snapshot(own_tree) == before
 
 
 def test_the_cache_cannot_be_made(own, tmp_path):

@@ -108,6 +108,9 @@ def _apply(layout: Layout, arguments: argparse.Namespace):
             upto=arguments.upto,
         )
     wanted = series.upto(arguments.upto) if arguments.upto else series
+    if arguments.wheel:
+        # A tree that is there already needs no wheel, but a wrong one must not look accepted.
+        wheel.obtain(series.pin, arguments.wheel)
     return target.apply_to(
         arguments.to or layout.target,
         series,
