@@ -29,11 +29,19 @@ class Server:
     """One server by its URL. Methods raise Failure(SERVER); Unreachable when it can't be reached.
 
     seconds is how long a request may take, connecting and reading together; after begin_phase(), how
-    long all requests may take until the next one. May be used by many threads at once.
+    long all requests may take until the next one. option is how the user's command names a server.
+    May be used by many threads at once.
     """
 
-    def __init__(self, url: str, seconds: float = 120.0, api_key: str | None = None):
+    def __init__(
+        self,
+        url: str,
+        seconds: float = 120.0,
+        api_key: str | None = None,
+        option: str = "--url URL",
+    ):
         self.url = url.rstrip("/")
+        self.option = option
         self.seconds = seconds
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._pool = urllib3.PoolManager(maxsize=64, retries=False)
@@ -182,7 +190,7 @@ class Server:
             f"no server answers at {self.url}: {_cut(_reason(error))}",
             where=self.url,
             state="nothing was changed",
-            next="start one with scripts/serve.sh, or name its address with --url",
+            next=f"start one with scripts/serve.sh, or name its address with {self.option}",
         )
 
     def _failure(self, what: str, path: str, next: str = _LOG) -> Failure:

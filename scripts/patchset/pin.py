@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,5 +95,5 @@ def _bad(path: Path, what: str) -> Failure:
         f"{path.name} {what}",
         where=str(path),
         state="nothing was changed",
-        next=f"restore it: git checkout -- {path.name}",
+        next=f"restore it: git checkout -- {shlex.quote(str(path))}",
     )

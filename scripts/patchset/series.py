@@ -108,9 +108,9 @@ def load_series(directory: Path) -> Series:
     """Read the pin and every patch of a directory.
 
     Raises Failure(PATCH) for a file that is not a well-formed patch, a bad name, a number used
-    twice, or an empty series.
+    twice, or an empty series; Failure(USAGE) where there is no such directory.
     """
-    return series_of(directory, read_files(directory))
+    return series_of(directory, read_files(Path(directory)))
 
 
 def series_of(directory: Path, files: Mapping[str, bytes]) -> Series:
@@ -139,6 +139,14 @@ def series_of(directory: Path, files: Mapping[str, bytes]) -> Series:
 
 def read_files(directory: Path) -> dict[str, bytes]:
     """The patch files of a directory in order, name to content. Raises Failure."""
+    if not directory.is_dir():
+        raise Failure(
+            Exit.USAGE,
+            "no such patch directory",
+            where=str(directory),
+            state="nothing was changed",
+            next="name a directory with upstream.toml and NNNN-slug.patch files, as patches/0.5.13",
+        )
     return {path.name: _read(path) for path in sorted(directory.glob("*.patch"))}
 
 

@@ -108,7 +108,7 @@ def served_model(server: Server, wanted: str | None) -> str:
         raise failure(
             f"wrong model: {info.get('model_path')} is {', '.join(found) or 'of no known kind'}, "
             f"and the patches are for {ARCHITECTURE}",
-            "serve DeepSeek-V4, or name another address with --url",
+            f"serve DeepSeek-V4, or name another address with {server.option}",
         )
     names = [each["id"] for each in (server.get("/v1/models") or {}).get("data", [])]
     if wanted and wanted not in names:

@@ -30,24 +30,28 @@ def is_ours(target: Path) -> bool:
     return (target / ".git").is_dir() and bool(origin.read(target).release)
 
 
-def require_ours(target: Path) -> None:
-    """Raise Failure(PATCH) unless target is a tree that this tool made."""
+def require_ours(target: Path, another: str | None = None) -> None:
+    """Raise Failure(PATCH) unless target is a tree that this tool made.
+
+    Arguments: another is how a command that only reads a tree is given another one.
+    """
     if not target.is_dir():
-        raise _refuse(target, "the target is not a directory", _another_place())
+        after = another or _another_place()
+        raise _refuse(target, "the target is not a directory", after)
     if not (target / ".git").is_dir():
         raise _refuse(
             target,
             "the target is not a git repository, so it was not made by this tool",
-            f"{_another_place()}, or move that directory away",
+            another or f"{_another_place()}, or move that directory away",
         )
     if not is_ours(target):
+        into = invocation.again(
+            "--into", str(target), drop=("to", "source", "wheel", "url")
+        )
         raise _refuse(
             target,
             "the target is a git repository that this tool did not make",
-            "to patch your own checkout: "
-            + invocation.again(
-                "--into", str(target), drop=("to", "source", "wheel", "url")
-            ),
+            another or f"to patch your own checkout: {into}",
         )
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import runpy
+import shlex
 import signal
 import sys
 import time
@@ -56,7 +57,7 @@ elif word == "pause":
     time.sleep(600 if runs == 1 else 0)
     found |= {"value": float(rest[0])}
 elif word == "serve":
-    words = f"--python {sys.executable} --model-path m --tp 1"
+    words = f"--python {shlex.quote(sys.executable)} --model-path m --tp 1"
     given = ["--case", "sweep-256-256", f"--serve={words}"]
     sys.argv[1:] = [*given, "--out", str(arguments.out)]
     runpy.run_module("patchset.probe.serving_speed", run_name="__main__")

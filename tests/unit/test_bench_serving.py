@@ -139,6 +139,13 @@ def test_a_server_that_fails_the_smoke_is_not_measured(place):
     assert not (place / "out").exists()
 
 
+def test_a_server_that_does_not_answer_is_named_as_an_arm(place):
+    gone = ("--arm", "b=http://127.0.0.1:9")
+    done = bench(place, patched(), options=gone)
+    assert done.returncode == Exit.SERVER and "127.0.0.1:9" in done.stderr
+    assert "with --arm NAME=URL" in done.stderr and "--url" not in done.stderr
+
+
 def test_an_unpatched_server_is_not_measured_as_ours(place):
     done = bench(place, Fake(), patched())
     assert done.returncode == Exit.SERVER and "not a patched build" in done.stderr

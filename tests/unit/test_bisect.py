@@ -672,6 +672,17 @@ def test_no_tree(probe, tmp_path):
     assert "there is no patched tree" in done.stderr and "apply.sh" in done.stderr
 
 
+@pytest.mark.parametrize("holds", ["nothing", "a repository of git"])
+def test_a_tree_of_another_kind(probe, tmp_path, holds):
+    if holds != "nothing":
+        (tmp_path / ".git").mkdir()
+    done = patchset("bisect", "--probe", "fake:speed", "--tree", tmp_path)
+    assert done.returncode == Exit.PATCH
+    after = done.stderr.partition("\nnext:")[2].strip()
+    assert after.startswith("name a tree that scripts/apply.sh made: ")
+    assert after.endswith("scripts/bisect.sh --probe fake:speed --tree DIR")
+
+
 class Repository:
     """A repository of patches whose commits change the speed that its series gives."""
 

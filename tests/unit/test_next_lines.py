@@ -130,6 +130,27 @@ def test_a_tree_to_export_in_a_closed_place(small, closed):
     assert snapshot(small.patches) == before
 
 
+def test_a_tree_to_export_that_is_none(small, tmp_path):
+    done = patchset("export", "--patches", small.patches, "--from", tmp_path)
+    assert done.returncode == Exit.PATCH and "not a git repository" in done.stderr
+    assert "--from DIR" in next_of(done) and "--to" not in next_of(done)
+
+
+@pytest.mark.parametrize("verb", ["apply", "export"])
+def test_patches_that_are_not_there(small, tmp_path, verb):
+    line = ("--patches", tmp_path / "none", "--wheel", small.wheel)
+    done = patchset(verb, *line)
+    assert done.returncode == Exit.USAGE
+    assert f"error: no such patch directory\nwhere: {tmp_path}/none\n" in done.stderr
+    assert "git checkout" not in done.stderr
+
+
+def test_a_release_that_is_not_pinned_names_the_whole_path(tmp_path):
+    done = patchset("apply", "--patches", tmp_path, "--dry-run")
+    assert done.returncode == Exit.PATCH
+    assert next_of(done) == f"restore it: git checkout -- {tmp_path}/upstream.toml"
+
+
 def test_patches_in_a_closed_place(small, closed):
     refused(command("apply", "--patches", closed / "t", "--wheel", small.wheel))
 

@@ -11,10 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import atomic, environment, servertree, workload
+from ..askserver import Server
 from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
 from ..servingbench import Arm, Bench, as_json, parse_arm, summary, table
 from . import smoke
+
+_ARM = "--arm NAME=URL"
 
 
 def register(subparsers, layout: Layout) -> None:
@@ -117,8 +120,11 @@ def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) 
     _say(f"smoke test of {arm.name}")
     # Random weights have no right answer: the others must agree with the first arm.
     compared = arguments.weights == "random" and arm is not first
-    reference = first.url if compared else None
-    return smoke.run(layout, arguments, arm.url, arm.build, reference)
+    reference = None
+    if compared:
+        seconds, key = arguments.timeout, arguments.api_key
+        reference = Server(first.url, seconds, key, _ARM)
+    return smoke.run(layout, arguments, arm.url, arm.build, reference, _ARM)
 
 
 def _arm(text: str) -> Arm:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from .. import gitenv, own_work, serversettings
+from .. import gitenv, invocation, own_work, serversettings
 from ..bisect import history, interpreter, probes, session
 from ..bisect.plan import GAIN, LOSS, REPO, TREE
 from ..errors import EXIT_CODES, Exit, Failure
@@ -150,7 +150,8 @@ def _require_tree(tree: Path, named: bool) -> None:
             state="nothing was measured",
             next="make it: scripts/apply.sh, or name another with --tree DIR",
         )
-    require_ours(tree)
+    another = invocation.again("--tree", "DIR")
+    require_ours(tree, f"name a tree that scripts/apply.sh made: {another}")
     if own_work.edits(tree):
         print("note: changes that are not committed are not measured", file=sys.stderr)
 

@@ -62,7 +62,9 @@ def _measure(layout: Layout, arguments: argparse.Namespace) -> Exit:
     probe = probes.find(arguments.probe)
     another = invocation.again("--out", "FILE")
     _require_writable(arguments.out, another)
-    require_ours(arguments.patched)
+    require_ours(
+        arguments.patched, "name a tree that scripts/apply.sh made, with --tree DIR"
+    )
     series = history.series_of(arguments.patched)
     question = session.Question(
         over=TREE,

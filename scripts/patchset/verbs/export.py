@@ -57,7 +57,7 @@ def register(subparsers, layout: Layout) -> None:
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     another = f"choose another tree: {invocation.again('--from', 'DIR')}"
     with disk.errors(str(arguments.tree or layout.target), agree.NOTHING, another):
-        tree = _tree(layout, arguments.tree)
+        tree = _tree(layout, arguments.tree, another)
     places = agree.places(layout, arguments.patches, tree)
     agreement = agree.Agreement(places, arguments.tip, arguments.prune)
     outcome = agreement.work_out(arguments.wheel)
@@ -76,7 +76,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     return Exit.NO if arguments.dry_run and outcome else Exit.DONE
 
 
-def _tree(layout: Layout, named: Path | None) -> Path | None:
+def _tree(layout: Layout, named: Path | None, another: str) -> Path | None:
     """The tree to export, or None when none was named and none is there."""
     tree = Path(os.path.realpath(named or layout.target))
     if not tree.exists():
@@ -90,7 +90,7 @@ def _tree(layout: Layout, named: Path | None) -> Path | None:
             )
         print(f"no tree in {tree}: its patches stay as they are", file=sys.stderr)
         return None
-    require_ours(tree)
+    require_ours(tree, another)
     return tree
 
 

@@ -98,16 +98,17 @@ def run(
     arguments: argparse.Namespace,
     url: str,
     build: str | None,
-    reference: str | None,
+    reference: Server | None,
+    option: str = "--url URL",
 ) -> dict:
     """All checks of one server; the facts for a report. Raises Failure(SERVER) unless all pass,
     and Failure(USAGE), before anything is asked, for a flag or patch that there is not.
 
-    Random weights without a reference are asked nothing.
+    Random weights without a reference are asked nothing. option is what names url on the command line.
     """
     series = load_series(arguments.patches)
     serverflags.require_routes(arguments.active or [], series)
-    server = Server(url, arguments.timeout, arguments.api_key)
+    server = Server(url, arguments.timeout, arguments.api_key, option)
     wanted = _wanted(series, build)
     checkpoints = layout.checkpoints
     checks = [
@@ -151,7 +152,11 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     random = arguments.weights == "random"
     if random != bool(arguments.reference):
         arguments.parser.error("--weights random and --reference URL go together")
-    facts = run(layout, arguments, arguments.url, arguments.build, arguments.reference)
+    reference = None
+    if arguments.reference:
+        seconds, key = arguments.timeout, arguments.api_key
+        reference = Server(arguments.reference, seconds, key, "--reference URL")
+    facts = run(layout, arguments, arguments.url, arguments.build, reference)
     lines = facts.pop("lines")
     if arguments.json:
         print(json.dumps(facts, indent=1))
@@ -162,14 +167,13 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
 
 
 def _answers(
-    server: Server, arguments: argparse.Namespace, reference: str | None
+    server: Server, arguments: argparse.Namespace, reference: Server | None
 ) -> list[Check]:
     """The checks of what the model says, by the kind of its weights."""
     if arguments.weights == "random":
         if reference is None:
             return []
-        other = Server(reference, arguments.timeout, arguments.api_key)
-        return [Check("agreement", lambda: agreement.compare(server, other))]
+        return [Check("agreement", lambda: agreement.compare(server, reference))]
 
     def asked(ask):
         return lambda: ask(Chat(server, smoke.served_model(server, arguments.model)))
