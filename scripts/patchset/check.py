@@ -94,18 +94,20 @@ def _verdicts(layout: Layout, series: Series, repo: Path) -> Iterator[Verdict]:
     hooks = f"move the patch to the new code, or correct {series.directory / drift.FILE_NAME}"
     yield _try("drift guard", hooks, lambda: _drift(repo, series))
     if applied:
+        put_back = (
+            f"restore what it names: git checkout -- {shlex.quote(str(layout.records))}"
+        )
+        records = _try(
+            "records", put_back, lambda: _records(layout, series, applied), Exit.NO
+        )
         yield _try(
             layout.checkpoints.name,
-            _export(),
+            # Export refuses records that are not sound, or would render what is wrong in them.
+            _export() if records.holds else put_back,
             lambda: _page(layout, series, applied),
             Exit.NO,
         )
-        records = (
-            f"restore what it names: git checkout -- {shlex.quote(str(layout.records))}"
-        )
-        yield _try(
-            "records", records, lambda: _records(layout, series, applied), Exit.NO
-        )
+        yield records
 
 
 def _export() -> str:

@@ -159,6 +159,9 @@ def test_a_record_that_was_changed(proven):
     code, red = check(proven)
     assert code == Exit.NO and set(red) == {"CHECKPOINTS.md", "records"}
     assert "its seal does not match" in red["records"][0]
+    text = patchset("check", *where).stdout
+    restore = f"next: restore what it names: git checkout -- {file.parent}"
+    assert text.count(restore) == 2 and "export.sh" not in text
 
 
 def test_each_predicate_that_fails_names_the_next_command(proven):

@@ -135,6 +135,20 @@ def now_of(made: Made) -> stale.Now:
     return stale.Now(trees, {}, {}, {})
 
 
+def test_the_next_line_names_what_was_changed(made):
+    made.page.write_text(made.page.read_text() + "edited\n")
+    done = made.run("verify")
+    assert done.returncode == Exit.NO and "wrong" in done.stdout
+    assert "git diff -- " in done.stderr and "CHECKPOINTS.md" in done.stderr
+    assert "put it back" not in done.stderr
+    assert done.stderr.strip().endswith("scripts/checkpoint.sh render")
+    assert made.run("render").returncode == 0 and made.verify()[0] == 0
+    raw = made.root / RAW
+    raw.write_text(raw.read_text().replace("50", "51"))
+    said = made.run("verify").stderr
+    assert "ci/checkpoints" in said and "CHECKPOINTS.md; put it back" in said
+
+
 def test_a_figure_that_was_sealed_again_is_recomputed(made):
     path = made.records / "0030-indexer.json"
     found = json.loads(path.read_text())

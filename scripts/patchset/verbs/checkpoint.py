@@ -125,7 +125,7 @@ def _verify(layout: Layout, arguments: argparse.Namespace) -> Exit:
         )
         print("\n".join(columns([*rows, ("result", result)])))
         if problems:
-            print(f"next:  {_way_back(layout)}", file=sys.stderr)
+            print(f"next:  {_way_back(layout, found)}", file=sys.stderr)
     return Exit.NO if problems else Exit.DONE
 
 
@@ -146,13 +146,20 @@ def _rendered(layout: Layout, series, applied, found: verify.Found) -> list[str]
     return problems
 
 
-def _way_back(layout: Layout) -> str:
-    records = invocation.word(layout.records)
+def _way_back(layout: Layout, found: verify.Found) -> str:
     render = f"{invocation.script('checkpoint.sh')} render"
+    if not found.problems:
+        rendered = (layout.checkpoints, layout.root / history.CHART)
+        return f"see what was changed: {_git_diff(*rendered)}; then {render}"
     return (
-        f"see what was changed: git diff -- {records}; put it back, or measure and record it"
-        f" again (for a raw file of no record: take its line out of {sums.NAME}); then {render}"
+        f"see what was changed: {_git_diff(layout.records, layout.checkpoints)}; put it back, or "
+        "measure and record it again (for a raw file of no record: take its line out of "
+        f"{sums.NAME}); then {render}"
     )
+
+
+def _git_diff(*paths: Path) -> str:
+    return f"git diff -- {' '.join(invocation.word(path) for path in paths)}"
 
 
 def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
