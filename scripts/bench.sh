@@ -10,4 +10,6 @@ if [ "${1:-}" = serving ]; then
     . "$scripts/venv.sh"
     PYTHONPATH=$scripts exec "$venv_python" -P -m patchset bench "$@"
 fi
+. "$scripts/require_python.sh"
+require_python "${PYTHON:-python3}" PYTHON "$@"
 PYTHONPATH="$scripts${PYTHONPATH:+:$PYTHONPATH}" exec "${PYTHON:-python3}" -m patchset.bench "$@"

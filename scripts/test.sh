@@ -31,6 +31,11 @@ for tier in "${tiers[@]}"; do
 done
 [ ${#tiers[@]} -gt 0 ] || tiers=(unit interpret aot gpu)
 
+if [ -n "${PATCHSET_TEST_PYTHON:-}" ]; then
+    . "$scripts/require_python.sh"
+    require_python "$PATCHSET_TEST_PYTHON" PATCHSET_TEST_PYTHON "$@"
+fi
+
 # The tests read stock functions and hooks out of the patched tree.
 "$scripts/apply.sh" >/dev/null || exit
 

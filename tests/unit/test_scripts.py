@@ -184,3 +184,26 @@ def test_no_fit_python(clone, tmp_path):
     code, _, said = ended(chosen)
     assert code == Exit.ENVIRONMENT and "python3.13" not in said
     assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize(
+    "name, tier, variable",
+    [("bench.sh", "kernel", "PYTHON"), ("test.sh", "unit", "PATCHSET_TEST_PYTHON")],
+)
+@pytest.mark.parametrize("kind", ["none", "a directory", "no python"])
+def test_a_chosen_python_that_does_not_run(clone, tmp_path, name, tier, variable, kind):
+    python = tmp_path / "a python"
+    if kind == "a directory":
+        python.mkdir()
+    elif kind == "no python":
+        python.write_text("#!/bin/sh\nexit 0\n")
+        python.chmod(0o755)
+    before = snapshot(clone)
+    process = script(clone, name, tier, **{variable: str(python)})
+    code, out, said = ended(process)
+    assert code == Exit.ENVIRONMENT and out == ""
+    error, where, state, after = said.splitlines()
+    assert error.startswith("error: this Python does not run") and ".sh" not in error
+    assert where == f"where: {python}" and state.startswith("state: nothing was")
+    assert f"{variable}=/path/to/python " in after
+    assert after.strip().endswith(f"{name}' {tier}") and snapshot(clone) == before
