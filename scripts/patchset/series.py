@@ -86,7 +86,8 @@ class Series:
 
     def find(self, which: str) -> Patch:
         """The patch with this number, name or file name. Raises Failure(USAGE)."""
-        wanted = which.removesuffix(".patch")
+        # 20 is taken as 0020.
+        wanted = which.removesuffix(".patch").zfill(4)
         for patch in self.patches:
             if wanted in (patch.number, patch.name):
                 return patch

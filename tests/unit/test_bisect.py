@@ -641,7 +641,7 @@ def test_a_full_disk(tree, small_disk):
     "line, said",
     [
         (("--old", "0030", "--new", "0010"), "the old end is not before the new end"),
-        (("--old", "0010", "--new", "0010"), "the old end is not before the new end"),
+        (("--old", "0010", "--new", "10"), "the old end is not before the new end"),
         (("--old", "0999"), "no commit '0999'"),
         (("--new", "-x"), "expected one argument"),
         (("--serve", "--tp-size 8"), "go with serving:"),

@@ -43,7 +43,7 @@ def test_a_patch_is_read_as_git_wrote_it(small):
 
 
 def test_upto_takes_number_name_or_file_name(small):
-    for which in ("0020", "0020-environ", "0020-environ.patch"):
+    for which in ("0020", "20", "0020-environ", "0020-environ.patch"):
         names = [patch.name for patch in small.series.upto(which).patches]
         assert names == ["0010-kernels", "0020-environ"]
     failure = refused(small.series.upto, "0025")

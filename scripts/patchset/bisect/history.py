@@ -46,7 +46,7 @@ def resolve(repo: Path, which: str, patches: bool) -> str:
     if patches:
         known = series_of(repo)
         for commit in known:
-            if which in (commit.name, commit.name[:4]):
+            if which.zfill(4) in (commit.name, commit.name[:4]):
                 return commit.id
         hint = f"choose one of: {', '.join(commit.name for commit in known)}"
     else:
