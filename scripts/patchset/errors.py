@@ -7,7 +7,7 @@ from enum import IntEnum
 EXIT_CODES = (
     "exit codes: 0 done; 1 the answer is no; 2 usage; 3 patch or drift: patches, tree, wheel or "
     "checkout are not what they must be; 4 environment; 5 build; 6 server or smoke; "
-    "70 a bug of this tool; 130 interrupted"
+    "70 a bug of this tool; 130 interrupted (143 by SIGTERM, 129 by SIGHUP)"
 )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from patchset import serverflags
+from patchset.errors import Exit
 from patchset.series import load_series
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,3 +110,14 @@ def test_what_measures_and_where_its_figures_are_is_told():
         assert f"`{name}" in row
     assert "`rm -r build/bisect build/measure`" in README
     assert "A measurement is `stale` when" in README
+
+
+def test_each_exit_code_is_in_the_table():
+    table = README.partition("| exit code |")[2].partition("\n\n")[0]
+    told = [
+        cell
+        for row in re.findall(r"^\| (\d.*?) \|", table, re.M)
+        for cell in row.split(", ")
+    ]
+    signals = [128 + number for number in (signal.SIGTERM, signal.SIGHUP)]
+    assert sorted(map(int, told)) == sorted([*map(int, Exit), *signals])
