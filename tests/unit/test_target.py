@@ -79,10 +79,13 @@ def test_a_new_tree(small, apply, tmp_path):
     assert gitenv.text(target, "symbolic-ref", "HEAD") == "refs/heads/sm120-0.5.13"
 
 
-def test_a_second_run_finds_it_there(apply, tmp_path):
+def test_a_second_run_finds_it_there(small, apply, tmp_path):
     first = apply(tmp_path / "t")
     before = snapshot(tmp_path / "t")
-    again = apply(tmp_path / "t", "--wheel", tmp_path / "no such wheel")
+    # Without a wheel to be had: none is needed.
+    env = {"PATCHSET_CACHE": str(tmp_path / "none"), "PIP_NO_INDEX": "1"}
+    line = ("--patches", small.patches, "--to", tmp_path / "t")
+    again = patchset("apply", *line, env=env | {"PIP_CONFIG_FILE": os.devnull})
     assert again.returncode == 0
     assert again.stdout == first.stdout.replace("(made)", "(already there)")
     assert snapshot(tmp_path / "t") == before
