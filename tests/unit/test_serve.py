@@ -236,7 +236,9 @@ def test_two_places_at_once(place):
 def test_a_dry_run_shows_the_command_and_starts_nothing(place):
     done = patchset(*line(place, "--dry-run", port=30001))
     assert done.returncode == 0
-    assert done.stdout.startswith(f"PYTHONPATH={place}/tree/python {shlex.quote(sys.executable)} -m")
+    assert done.stdout.startswith(
+        f"PYTHONPATH={place}/tree/python {shlex.quote(sys.executable)} -m"
+    )
     assert "--port 30001" in done.stdout and not (place / "log").exists()
 
 
