@@ -75,7 +75,10 @@ def _entry(kernel):
             "}\n"
         )
         constants = [f"-D{name}={value}" for name, value in kernel.constants]
-        command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", *constants]
+        # Each library keeps its own fibers and statics: unique symbols are one for the whole process, whatever
+        # two kernels mean by a name.
+        own = ["-fno-gnu-unique", "-Wl,-Bsymbolic"]
+        command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", *own, *constants]
         done = subprocess.run(
             [*command, str(source), "-o", str(library)], capture_output=True, text=True
         )

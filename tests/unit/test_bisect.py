@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -382,7 +383,9 @@ def test_a_gpu_is_asked_of_torch(tmp_path, monkeypatch):
         "class cuda:\n    is_available = staticmethod(lambda: HAS)\n"
     )
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {shlex.quote(sys.executable)} "$@"\n'
+    )
     python.chmod(0o755)
     with (tmp_path / "torch.py").open("a") as file:
         file.write("import os\nHAS = os.environ['HAS'] == 'yes'\n")
