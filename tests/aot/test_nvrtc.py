@@ -51,13 +51,20 @@ def test_an_error_is_the_compilers_own():
 
 
 def test_a_stand_in_that_is_loaded_before_is_not_called(tmp_path):
-    (tmp_path / "stub.cc").write_text(STAND_IN)
-    stub = tmp_path / "libnvrtc_stub.so"
-    build = ["g++", "-shared", "-fPIC", str(tmp_path / "stub.cc"), "-o", str(stub)]
+    (tmp_path / "stand_in.cc").write_text(STAND_IN)
+    stand_in = tmp_path / "libnvrtc_stand_in.so"
+    build = [
+        "g++",
+        "-shared",
+        "-fPIC",
+        str(tmp_path / "stand_in.cc"),
+        "-o",
+        str(stand_in),
+    ]
     subprocess.run(build, check=True)
     program = f"""
 import ctypes
-stub = ctypes.CDLL({str(stub)!r}, ctypes.RTLD_GLOBAL)
+stand_in = ctypes.CDLL({str(stand_in)!r}, ctypes.RTLD_GLOBAL)
 assert ctypes.CDLL(None).nvrtcVersion
 from kernels.nvrtc import compile_cubin
 compile_cubin({SOURCE!r}, "f.cu", {HEADERS!r}, {OPTIONS!r})
