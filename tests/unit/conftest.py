@@ -6,12 +6,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from made_bisect import FAKE, Repository, Tree
 from made_wheel import ROOT, Release, make_release
 from patchset import base, gitenv, target, wheel
+from patchset.bisect import probes, session
 from patchset.series import load_series
 
 gitenv.scrub()
@@ -76,3 +79,33 @@ def small_disk(tmp_path) -> Iterator[Path]:
         pytest.skip("this user can't mount a small file system")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.fixture
+def probe(monkeypatch):
+    """Makes `--probe fake:speed` known; call it with what differs."""
+
+    def known(**different) -> None:
+        fake = replace(FAKE, **different)
+        monkeypatch.setattr(probes, "find", lambda *_: fake)
+
+    known()
+    return known
+
+
+@pytest.fixture
+def tree(tmp_path, probe):
+    return lambda *speeds: Tree(tmp_path, list(speeds))
+
+
+@pytest.fixture
+def repository(tmp_path, probe, monkeypatch):
+    """Makes a repository; the pin that the verb reads is that of the made release."""
+
+    def made(*speeds) -> Repository:
+        repo = Repository(tmp_path, list(speeds))
+        pin = repo.tree.release.series.pin
+        monkeypatch.setattr(session, "load_pin", lambda directory: pin)
+        return repo
+
+    return made

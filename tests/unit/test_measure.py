@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from made_bisect import FAKE, Tree
 from made_wheel import patchset
 from patchset import atomic
 from patchset.bisect import probes
 from patchset.errors import Exit
 from patchset.verbs import checkpoint_record
-from test_bisect import FAKE, Tree
 
 REAL = probes.find
 
