@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from made_bisect import FAKE, Repository, Tree
+from made_records import Made, record
 from made_wheel import ROOT, Release, make_release
 from patchset import base, gitenv, target, wheel
 from patchset.bisect import probes, session
@@ -109,3 +110,12 @@ def repository(tmp_path, probe, monkeypatch):
         return repo
 
     return made
+
+
+@pytest.fixture
+def recorded(own) -> Made:
+    """A small release with a record and its page."""
+    record(own.wheel.parent, "0030-indexer")
+    found = Made(own)
+    assert found.run("render").returncode == 0
+    return found

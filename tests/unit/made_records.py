@@ -69,3 +69,22 @@ def record(root: Path, id: str) -> Path:
     assert done.returncode == 0, done.stderr
     assert not sums.unlisted(root / "ci/checkpoints/raw")
     return root / "ci" / "checkpoints" / f"{id}.json"
+
+
+class Made:
+    """A release with records, and the commands over it."""
+
+    def __init__(self, release):
+        self.root = release.wheel.parent
+        self.release = release
+        self.where = ("--root", self.root, "--wheel", release.wheel)
+        self.records = self.root / "ci" / "checkpoints"
+        self.page = self.root / "CHECKPOINTS.md"
+
+    def run(self, *words):
+        return patchset("checkpoint", *words, *self.where)
+
+    def verify(self) -> tuple[int, dict]:
+        done = self.run("verify", "--json")
+        assert "Traceback" not in done.stderr
+        return done.returncode, json.loads(done.stdout)

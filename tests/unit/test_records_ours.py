@@ -1,0 +1,46 @@
+"""The records of this repository itself."""
+
+from __future__ import annotations
+
+from made_wheel import ROOT
+from patchset.records import chart, history, schema, sums, verify
+
+RECORDS = ROOT / "ci" / "checkpoints"
+
+
+def test_every_record_of_the_repository_is_what_its_raw_files_give():
+    assert sums.problems(RECORDS / "raw") == []
+    known = schema.load_all(RECORDS)
+    for id, found in known.items():
+        for measurement in found["measurements"]:
+            assert verify.recomputed(ROOT, measurement) == [], id
+
+
+def test_the_chart_is_what_the_records_draw():
+    drawn = chart.render(schema.load_all(RECORDS))
+    assert (ROOT / history.CHART).read_text() == drawn
+    for value in ("11.5", "29.7", "531.7", "58.7", "509"):
+        assert f">{value}</text>" in drawn
+
+
+def test_the_campaigns_figures_are_those_that_were_reported():
+    section = history.section(schema.load_all(RECORDS))
+    said = [
+        "| SIMT baseline | none | 11.5 | 26.6 (derived) | 29.7 | none |",
+        "| MMA attention kernel | none | 8.1 | none | 59.6 | none |",
+        "| split-K and bf16 | none | 33.5 | none | 64.4 | none |",
+        "| 8K | 58.9 | 285.1 | 531.7 | none |",
+        "| 128K | 58.7 | 279 | 509 | `598928d75` |",
+        "17.9x (29.7 to 531.7): the kernels gave 2.17x",
+        "capping the context at 8K 8.26x",
+        "SIMT attention 57.1 %, glue 69 %",
+    ]
+    for text in said:
+        assert text in section
+    campaign = [
+        record for id, record in schema.load_all(RECORDS).items() if "campaign" in id
+    ]
+    assert len(campaign) == 6
+    assert {m["status"] for record in campaign for m in record["measurements"]} == {
+        "reported"
+    }
