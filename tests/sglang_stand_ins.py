@@ -15,6 +15,8 @@ import types
 from abc import ABCMeta
 from contextlib import contextmanager
 
+import torch
+
 import sglang_tree
 import stock
 
@@ -118,3 +120,26 @@ def imported(
         sys.meta_path.remove(finder)
         sglang_tree.take_modules("sglang", *invented)
         sys.modules.update(kept)
+
+
+def attention_layer(module, **own):
+    """``MQALayer`` of the imported model without its constructor: what a step reads of it, ``own`` beside what
+    such layers have in common."""
+    layer = module.MQALayer.__new__(module.MQALayer)
+    torch.nn.Module.__init__(layer)
+    common = dict(
+        eps=1e-6,
+        layer_id=0,
+        freqs_cis=None,
+        alt_streams=None,
+        dsa_enable_prefill_cp=False,
+        fuse_wqa_wkv=False,
+        use_fused_qk_norm_rope=False,
+        indexer=None,
+        compressor=None,
+        q_norm=lambda q: q,
+        _compute_kv_to_cache=lambda *_args, **_kwargs: None,
+    )
+    for name, value in (common | own).items():
+        object.__setattr__(layer, name, value)
+    return layer

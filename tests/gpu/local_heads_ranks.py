@@ -136,9 +136,8 @@ def mqa_layer(module, layer: Layer, rank: int, ranks: int):
         parts = [q_lora @ w.reshape(-1, LORA).T for w in wq_b.split(8)]
         return torch.cat(parts, 1), None
 
-    mqa = module.MQALayer.__new__(module.MQALayer)
-    torch.nn.Module.__init__(mqa)
-    for name, value in dict(
+    return sglang_stand_ins.attention_layer(
+        module,
         tp_rank=rank,
         tp_size=ranks,
         n_heads=HEADS,
@@ -148,27 +147,14 @@ def mqa_layer(module, layer: Layer, rank: int, ranks: int):
         qk_rope_head_dim=ROPE,
         q_lora_rank=LORA,
         o_lora_rank=O_RANK,
-        eps=1e-6,
-        layer_id=0,
         compress_ratio=layer.ratio,
-        freqs_cis=None,
-        alt_streams=None,
-        dsa_enable_prefill_cp=False,
-        fuse_wqa_wkv=False,
-        use_fused_qk_norm_rope=False,
-        indexer=None,
-        compressor=None,
         attn_sink=layer.sink,
         attn_mqa=SimpleNamespace(layer_id=0, v_head_dim=DIM),
-        q_norm=lambda q: q,
         wq_a=lambda x: (x @ layer.wq_a.T, None),
         wq_b=project,
         wo_a=SimpleNamespace(weight=wo_a),
         wo_b=lambda o: (o @ wo_b.T, None),
-        _compute_kv_to_cache=lambda *_args, **_kwargs: None,
-    ).items():
-        object.__setattr__(mqa, name, value)
-    return mqa
+    )
 
 
 def attention_backend(layer: Layer):

@@ -93,9 +93,8 @@ def layer_of(module, weights: Weights, rank: int, ranks: int):
     wq_b = weights.wq_b[first : first + heads].reshape(-1, RANK)
     wo_a = weights.wo_a[first_group : first_group + groups]
     wo_b = weights.wo_b[:, first_group : first_group + groups].reshape(HIDDEN, -1)
-    layer = module.MQALayer.__new__(module.MQALayer)
-    torch.nn.Module.__init__(layer)
-    for name, value in dict(
+    return sglang_stand_ins.attention_layer(
+        module,
         tp_rank=rank,
         tp_size=ranks,
         n_heads=HEADS,
@@ -106,27 +105,14 @@ def layer_of(module, weights: Weights, rank: int, ranks: int):
         qk_rope_head_dim=ROPE,
         q_lora_rank=RANK,
         o_lora_rank=O_RANK,
-        eps=1e-6,
-        layer_id=0,
         compress_ratio=4,
-        freqs_cis=None,
-        alt_streams=None,
-        dsa_enable_prefill_cp=False,
-        fuse_wqa_wkv=False,
-        use_fused_qk_norm_rope=False,
-        indexer=None,
-        compressor=None,
         attn_sink=weights.sink,
         attn_mqa=SimpleNamespace(layer_id=0, v_head_dim=DIM),
-        q_norm=lambda q: q,
         wq_a=lambda x: (x @ weights.wq_a.T, None),
         wq_b=lambda q: (q @ wq_b.T, None),
         wo_a=SimpleNamespace(weight=wo_a.reshape(-1, wo_a.shape[-1])),
-        _compute_kv_to_cache=lambda *_args, **_kwargs: None,
-    ).items():
-        object.__setattr__(layer, name, value)
-    object.__setattr__(layer, "wo_b", lambda o: (o @ wo_b.T, None))
-    return layer
+        wo_b=lambda o: (o @ wo_b.T, None),
+    )
 
 
 def partial_output(module, weights, rank, ranks, seen, change=None):
