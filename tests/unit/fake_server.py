@@ -155,6 +155,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(
                 {
                     "version": "0.5.13",
+                    "tp_size": 2,
+                    "served_model_name": "tiny",
+                    "api_key": "secret-of-the-user",
+                    "model_path": "/home/user/model",
                     "internal_states": [
                         {} if part is None else {"sm120_patches": part}
                         for part in fake.patches

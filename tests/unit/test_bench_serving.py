@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from fake_server import Fake, serving
 from made_wheel import ROOT, patchset
-from patchset import servingbench, workload
+from patchset import serverfacts, servingbench, workload
 from patchset.errors import Exit, Failure
 from patchset.servingbench import Arm, Run, order, parse_arm, summary
 from test_smoke import patched
@@ -166,6 +167,52 @@ def test_random_weights_are_compared_with_the_first_arm(place):
     assert done.returncode == Exit.SERVER
     assert "16 of 16 answers differ" in done.stderr
     assert bench(place, patched(), patched(), options=options).returncode == 0
+
+
+def test_random_weights_are_compared_with_a_reference_instead(place):
+    with serving(patched()) as url:
+        options = ("--weights", "random", "--reference", url)
+        # The first arm selects otherwise in each run: nothing could agree with it.
+        done = bench(place, patched(factor=2), patched(), options=options)
+        assert done.returncode == 0, done.stderr
+        (place / "out").rename(place / "first")
+        done = bench(place, patched(), patched(factor=2), options=options)
+    assert done.returncode == Exit.SERVER
+    assert f"16 of 16 answers differ from those of {url}" in done.stderr
+
+
+def test_a_reference_that_does_not_answer(place):
+    options = ("--weights", "random", "--reference", "http://127.0.0.1:9")
+    done = bench(place, patched(), patched(), options=options)
+    assert done.returncode == Exit.SERVER and "--reference URL" in done.stderr
+    assert not (place / "out").exists()
+
+
+def test_a_reference_for_weights_that_have_right_answers(place):
+    done = bench(place, patched(), options=("--reference", "http://127.0.0.1:9"))
+    assert done.returncode == Exit.USAGE
+    assert "--reference URL goes with --weights random" in done.stderr
+
+
+def test_what_the_figures_depend_on_is_kept(place):
+    smi = place / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 9.0'\n")
+    smi.chmod(0o755)
+    path = f"{place}{os.pathsep}{os.environ['PATH']}"
+    done = bench(place, patched(), PATH=path)
+    assert done.returncode == 0, done.stderr
+    text = (place / "out" / "result.json").read_text()
+    result = json.loads(text)
+    assert result["machine"] == {"gpu": "NVIDIA H200", "count": 2}
+    (arm,) = result["arms"]
+    assert arm["settings"] == {"served_model_name": "tiny", "tp_size": 2}
+    assert [check["check"] for check in arm["smoke"]][:2] == ["alive", "build"]
+    assert len(result["date"]) == 10
+    assert "secret-of-the-user" not in text and "/home/user" not in text
+
+
+def test_the_gpus_of_another_machine_are_not_known():
+    assert serverfacts.machine(["http://127.0.0.1:1", "http://gpu-host:1"], 1) is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import atomic, environment, servertree, workload
+from .. import atomic, environment, serverfacts, servertree, workload
 from ..askserver import Server
 from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
@@ -68,6 +68,13 @@ def register(subparsers, layout: Layout) -> None:
         help="seconds that one run may take (default: 1800)",
     )
     smoke.add_options(serving, layout)
+    serving.add_argument(
+        "--reference",
+        type=smoke.address,
+        metavar="URL",
+        help="with --weights random: the server that every other arm must agree with, in place of "
+        "the first arm, whose selection may differ from run to run",
+    )
     serving.add_argument("--json", action="store_true", help="the result as JSON")
     serving.set_defaults(
         parser=serving,
@@ -86,6 +93,8 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         arguments.parser.error(
             f"--out needs a new folder, and {arguments.out} is there"
         )
+    if arguments.reference and arguments.weights != "random":
+        arguments.parser.error("--reference URL goes with --weights random")
     work = workload.load(arguments.workloads, arguments.workload)
     python = arguments.python or environment.default_python()
     tree = servertree.find(layout.target, None)
@@ -100,9 +109,19 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     )
     runs = bench.run_all(arms, _say)
     result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": serverfacts.machine(
+            (arm.url for arm in arms), smoked[0]["settings"].get("tp_size")
+        ),
         "workload": asdict(work),
         "arms": [
-            {**asdict(arm), "build": facts["build"], "weights": arguments.weights}
+            {
+                **asdict(arm),
+                "build": facts["build"],
+                "weights": arguments.weights,
+                "settings": facts["settings"],
+                "smoke": facts["checks"],
+            }
             for arm, facts in zip(arms, smoked)
         ],
         "runs": as_json(runs),
@@ -118,12 +137,15 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
 
 def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) -> dict:
     _say(f"smoke test of {arm.name}")
-    # Random weights have no right answer: the others must agree with the first arm.
+    # Random weights have no right answer: the others must agree with the first arm, or the reference.
     compared = arguments.weights == "random" and arm is not first
     reference = None
     if compared:
         seconds, key = arguments.timeout, arguments.api_key
-        reference = Server(first.url, seconds, key, _ARM)
+        url, option = first.url, _ARM
+        if arguments.reference:
+            url, option = arguments.reference, "--reference URL"
+        reference = Server(url, seconds, key, option)
     return smoke.run(layout, arguments, arm.url, arm.build, reference, _ARM)
 
 

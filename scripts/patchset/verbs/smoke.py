@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from .. import agreement, questions, references, serverbuild, serverflags, smoke
+from .. import agreement, questions, references, serverbuild, serverfacts, serverflags
+from .. import smoke
 from ..askserver import Server, web_address
 from ..chat import Chat
 from ..errors import EXIT_CODES, Exit
@@ -32,14 +33,14 @@ def register(subparsers, layout: Layout) -> None:
     add_options(parser, layout)
     parser.add_argument(
         "--url",
-        type=_address,
+        type=address,
         default=URL,
         metavar="URL",
         help=f"the server (default: {URL})",
     )
     parser.add_argument(
         "--reference",
-        type=_address,
+        type=address,
         metavar="URL",
         help="with --weights random: a server of the stock path, to agree with",
     )
@@ -137,10 +138,12 @@ def run(
     )
     smoke.require_all(checks, outcomes)
     server.begin_phase()
-    found = serverbuild.build_of(server.get("/server_info"), series, checkpoints)
+    info = server.get("/server_info")
+    found = serverbuild.build_of(info, series, checkpoints)
     return {
         "url": url,
         "build": found.as_json(),
+        "settings": serverfacts.settings(info),
         "weights": arguments.weights,
         "checks": [outcome.as_json() for outcome in outcomes],
         "lines": [("server", url), ("build", found.line())]
@@ -231,7 +234,8 @@ def _require_paths(
     return f"{len(build.ours)} of {len(build.paths)} flags took the path of this series"
 
 
-def _address(text: str) -> str:
+def address(text: str) -> str:
+    """An option's value that is the URL of a server."""
     try:
         return web_address(text)
     except ValueError as error:

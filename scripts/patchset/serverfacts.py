@@ -1,0 +1,44 @@
+"""What a figure of a server depends on beside its build: its settings, and the GPUs it runs on."""
+
+from __future__ import annotations
+
+import ipaddress
+import urllib.parse
+from collections.abc import Iterable, Mapping
+
+from . import gpus
+from .errors import Failure
+
+# Of what /server_info tells; no path and no key of the user is among them.
+_SETTINGS = (
+    *("served_model_name", "load_format", "dtype", "quantization", "kv_cache_dtype"),
+    *("tp_size", "dp_size", "enable_dp_attention", "context_length"),
+    *("chunked_prefill_size", "max_running_requests", "max_total_tokens"),
+    *("mem_fraction_static", "disable_radix_cache", "disable_cuda_graph"),
+    *("cuda_graph_bs", "cuda_graph_max_bs", "attention_backend", "sampling_backend"),
+    *("moe_runner_backend", "speculative_algorithm", "random_seed"),
+)
+
+
+def settings(info: Mapping) -> dict:
+    """The settings in an answer of /server_info that speed depends on."""
+    return {name: info[name] for name in _SETTINGS if name in info}
+
+
+def machine(urls: Iterable[str], tp_size: int | None) -> dict | None:
+    """The GPUs of servers at these addresses; None where one is on another machine, or none is seen."""
+    if not all(_is_here(url) for url in urls):
+        return None
+    try:
+        found = gpus.visible()
+    except Failure:
+        return None
+    return {"gpu": found[0].name, "count": tp_size or 1}
+
+
+def _is_here(url: str) -> bool:
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
