@@ -114,6 +114,19 @@ def test_programs_and_permissions_of_a_wheel(tmp_path):
     assert (site / "bin" / "ninja").read_text() == "\x7fELF"
 
 
+def test_flash_kernels_are_left_out_by_name(tmp_path):
+    files = {
+        "sgl_kernel/sm90/common_ops.abi3.so": "90",
+        "sgl_kernel/flash_ops.abi3.so": "fa3",
+        "sgl_kernel/flash_attn.py": "",
+    }
+    wheel, site = make_wheel(tmp_path / "w", "x", files), tmp_path / "site"
+    wheels.unpack(wheel, site, Target(PYTHON, "x86_64", "sm_90"), flash=False)
+    assert not (site / "sgl_kernel/flash_ops.abi3.so").exists()
+    assert (site / "sgl_kernel/flash_attn.py").exists()
+    assert (site / "sgl_kernel/sm90/common_ops.abi3.so").exists()
+
+
 def test_a_wheel_that_writes_outside_is_refused(tmp_path):
     with pytest.raises(Failure, match="outside of its folder"):
         unpacked(tmp_path, "sm_120", {"../evil.py": ""})
@@ -153,6 +166,7 @@ def test_it_installs_what_was_packed(made, tmp_path, site_with_torch):
     done = install(made, place, site_with_torch, "-W", "error")
     assert done.returncode == 0, done.stderr
     assert "0050-x " + "c" * 40 in done.stdout
+    assert "TVM_FFI" not in (place / "env.sh").read_text()
     script = f'. "{place}/env.sh"; exec "{sys.executable}" -c "import sglang; print(sglang.answer)"'
     ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
     assert ran.stdout == "42\n", ran.stderr
@@ -316,6 +330,53 @@ def test_the_verb_packs_the_tree_over_the_wheels(
         inside = place / "site" / name.removeprefix("python/")
         assert inside.read_bytes() == (own_tree / name).read_bytes()
     assert (place / "site" / "sglang" / "stock.py").exists()
+
+
+def test_a_package_and_what_it_alone_needs_are_left_out_by_name():
+    closure = [
+        wheel("sglang", "torch", "datasets", "numpy"),
+        wheel("torch"),
+        wheel("datasets", "numpy", "pyarrow"),
+        wheel("pyarrow"),
+        wheel("numpy"),
+    ]
+    kept = [each.name for each in without(closure, [*verb.TORCH, "Datasets"])]
+    assert kept == ["numpy", "sglang"]
+
+
+def test_a_package_that_is_none_is_no_name_to_leave_out(pip, own_tree, tmp_path):
+    words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
+    done = patchset(*words, "--without", "Sglnag")
+    assert done.returncode == Exit.USAGE
+    assert "--without Sglnag: SGLang needs no such package" in done.stderr
+    assert "sglang" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_compiled_kernels_travel_and_are_found(
+    pip, own_tree, tmp_path, site_with_torch
+):
+    kernels, out = tmp_path / "tvm-ffi", tmp_path / "out"
+    (kernels / "one_key").mkdir(parents=True)
+    (kernels / "one_key" / "one.so").write_bytes(b"\x7fELF")
+    words = ["bundle", "--out", out, "--tree", own_tree, "--target-python", PYTHON]
+    words += ["--machine", os.uname().machine, "--kernels", kernels]
+    done = patchset(*words, "--without", "torch", "--without", verb.FLASH)
+    assert done.returncode == 0, done.stderr
+    place = tmp_path / "it's here"
+    made = make.Bundle(out, "", None, (), ())
+    assert install(made, place, site_with_torch).returncode == 0
+    script = f'. "{place}/env.sh"; cat "$TVM_FFI_CACHE_DIR/one_key/one.so"'
+    ran = subprocess.run(["sh", "-c", script], capture_output=True)
+    assert ran.stdout == b"\x7fELF", ran.stderr
+
+
+def test_no_compiled_kernels_are_no_folder_to_carry(own_tree, tmp_path):
+    words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
+    for kernels in (tmp_path / "none", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        done = patchset(*words, "--kernels", kernels)
+        assert done.returncode == Exit.USAGE and "--kernels needs" in done.stderr
+        assert not (tmp_path / "out").exists()
 
 
 def test_a_tree_with_changes_and_none(pip, own_tree, tmp_path):

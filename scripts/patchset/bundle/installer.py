@@ -86,13 +86,21 @@ def install(manifest, place):
         with open(os.path.join(spare, "env.sh"), "w", encoding="utf-8") as file:
             file.write(exported("PYTHONPATH", os.path.join(place, "site")))
             file.write(exported("PATH", os.path.join(place, "site", "bin")))
+            if os.path.isdir(os.path.join(spare, "kernels")):
+                kernels = quoted(os.path.join(place, "kernels"))
+                file.write("export TVM_FFI_CACHE_DIR=%s\n" % kernels)
         os.rename(spare, place)
 
 
 def exported(variable, folder):
     """A line for a shell that puts a folder before the others of a variable."""
-    word = "'%s'" % folder.replace("'", "'\\''")
+    word = quoted(folder)
     return "export %s=%s${%s:+:$%s}\n" % (variable, word, variable, variable)
+
+
+def quoted(folder):
+    """A folder as one word of a shell."""
+    return "'%s'" % folder.replace("'", "'\\''")
 
 
 def check(name, sha256):

@@ -8,7 +8,7 @@ import lzma
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +46,17 @@ class Bundle:
 
 
 def site_of(
-    packages: Sequence[Path], tree: Path, commit: str, target: Target, site: Path
+    packages: Sequence[Path],
+    tree: Path,
+    commit: str,
+    target: Target,
+    site: Path,
+    flash: bool = True,
 ) -> None:
-    """Unpack the wheels and put the files of a commit of the patched tree over them."""
+    """Unpack the wheels (without FlashAttention 3 and FlashMLA unless `flash`) and put the files of a
+    commit of the patched tree over them."""
     for package in packages:
-        wheels.unpack(package, site, target)
+        wheels.unpack(package, site, target, flash)
     archive = gitenv.run(tree, "archive", "--format=tar", commit, _PACKAGE)
     with tempfile.TemporaryFile() as file:
         file.write(archive)
@@ -67,17 +73,20 @@ def site_of(
                 path.chmod(entry.mode & 0o755 | 0o644)
 
 
-def pack(site: Path, folder: Path, part_bytes: int, preset: int = 6) -> list[Path]:
-    """The site as one archive in parts of at most so many bytes, in order.
+def pack(
+    folders: Mapping[str, Path], folder: Path, part_bytes: int, preset: int = 6
+) -> list[Path]:
+    """Folders, by their names in it, as one archive in parts of at most so many bytes, in order.
 
     Raises OSError, such as for a full disk.
     """
     output = _Parts(folder, part_bytes)
     with output, lzma.open(output, "wb", preset=preset) as packed:
         with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for path in sorted(site.rglob("*")):
-                if path.is_file():
-                    _add(tar, path, f"site/{path.relative_to(site).as_posix()}")
+            for name, place in folders.items():
+                for path in sorted(place.rglob("*")):
+                    if path.is_file():
+                        _add(tar, path, f"{name}/{path.relative_to(place).as_posix()}")
     return output.paths
 
 
@@ -89,10 +98,12 @@ def write(
     commit: str | None,
     part_bytes: int,
     preset: int = 6,
+    kernels: Path | None = None,
 ) -> Bundle:
     """Make a bundle in a new folder; it is complete or not there.
 
-    fill puts the site's files into a folder and gives the names of the packages. Raises
+    fill puts the site's files into a folder and gives the names of the packages; kernels is a folder
+    of kernels that were compiled before. Raises
     Failure(USAGE) when the folder is there already, and OSError when it can't be written.
     """
     if folder.exists():
@@ -112,7 +123,8 @@ def write(
         spare.mkdir()
         with tempfile.TemporaryDirectory(prefix="patchset-site-") as site:
             packages = tuple(fill(Path(site)))
-            parts = pack(Path(site), spare, part_bytes, preset)
+            folders = {"site": Path(site)} | ({"kernels": kernels} if kernels else {})
+            parts = pack(folders, spare, part_bytes, preset)
         manifest = {
             "target": target.as_json(),
             "checkpoint": checkpoint,

@@ -31,6 +31,11 @@ class Target:
         """The folder of sglang-kernel's compiled operations that its loader takes on this GPU."""
         return "sm90" if self.arch == "sm_90" else "sm100"
 
+    @property
+    def loads_flash(self) -> bool:
+        """Whether FlashAttention 3 and FlashMLA of sglang-kernel run on this GPU."""
+        return not self.arch.startswith("sm_12")
+
     def as_json(self) -> dict:
         """The same facts for the installer."""
         return asdict(self)

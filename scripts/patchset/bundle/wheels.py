@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..errors import Exit, Failure
+from ..listing import listed
 from .target import Target
 
 _STATE = "no bundle was written"
@@ -84,16 +85,30 @@ def download(wheels: Sequence[Wheel], target: Target, folder: Path) -> list[Path
     return sorted(folder.glob("*.whl"))
 
 
-def unpack(wheel: Path, site: Path, target: Target) -> None:
+def require_known(wheels: Iterable[Wheel], names: Iterable[str]) -> None:
+    """Raise Failure(USAGE) for a name that is none of the wheels."""
+    known = {canonical(wheel.name) for wheel in wheels}
+    for name in names:
+        if canonical(name) not in known:
+            raise Failure(
+                Exit.USAGE,
+                f"--without {name}: SGLang needs no such package",
+                where=listed(sorted(known), limit=len(known)),
+                state=_STATE,
+                next="choose one of those above, or leave it out of the command",
+            )
+
+
+def unpack(wheel: Path, site: Path, target: Target, flash: bool = True) -> None:
     """Install a wheel's files into a folder, as pip does; programs that it brings go into bin/.
 
-    Left out: commands that are entry points, headers, SGLang's image and video generation, and
-    kernels compiled for other GPUs.
+    Left out: commands that are entry points, headers, SGLang's image and video generation, kernels
+    compiled for other GPUs, and, unless `flash`, FlashAttention 3 and FlashMLA.
     """
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
             place = _place(entry.filename)
-            if place is None or entry.is_dir() or _other_gpu(place, target):
+            if place is None or entry.is_dir() or _other_gpu(place, target, flash):
                 continue
             path = site / place
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +152,7 @@ def _for_any_python(script: bytes) -> bytes:
     return b"#!/usr/bin/env python3" + found + rest
 
 
-def _other_gpu(place: PurePosixPath, target: Target) -> bool:
+def _other_gpu(place: PurePosixPath, target: Target, flash: bool) -> bool:
     parts = place.parts
     if parts[:2] == ("sglang", "multimodal_gen"):
         return True
@@ -146,7 +161,7 @@ def _other_gpu(place: PurePosixPath, target: Target) -> bool:
     if parts[1] in ("sm90", "sm100"):
         return parts[1] != target.kernel_folder
     # FlashAttention 3 and FlashMLA: a gigabyte of sm_80 to sm_100 code that sm_120 never loads.
-    return target.arch.startswith("sm_12") and parts[1].startswith("flash")
+    return parts[1].startswith("flash") and not (flash and target.loads_flash)
 
 
 def _wheel(item: dict) -> Wheel:

@@ -19,6 +19,7 @@ from ..listing import columns, counted
 from ..series import load_series
 
 TORCH = ("torch", "torchvision", "torchaudio", "torchcodec", "torchao", "triton")
+FLASH = "flash-kernels"
 # Smaller parts would be files by the thousand.
 _LEAST_PART = 1 << 20
 
@@ -64,6 +65,22 @@ def register(subparsers, layout: Layout) -> None:
         help="one more package, or another version; repeatable",
     )
     parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave out a package that this server does not load, and what it alone needs; "
+        f"{FLASH}: FlashAttention 3 and FlashMLA, a gigabyte that no sm_12x loads; repeatable",
+    )
+    parser.add_argument(
+        "--kernels",
+        type=Path,
+        metavar="DIR",
+        help="kernels that SGLang has compiled, so that the target compiles none: the folder "
+        "~/.cache/tvm-ffi of a machine with the same GPU on which this bundle was installed to the "
+        "same DIR, as their names hold it",
+    )
+    parser.add_argument(
         "--part-size",
         type=_bytes,
         default=_bytes("1G"),
@@ -89,27 +106,44 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     tree = arguments.tree or layout.target
     commit, checkpoint = _head(tree, named=arguments.tree is not None)
     wanted = [f"sglang=={series.pin.version}", *arguments.add]
+    _require_kernels(arguments.kernels)
+    left_out = [name for name in arguments.without if name != FLASH]
+    flash = FLASH not in arguments.without
 
     def fill(site: Path) -> list[str]:
         _say(
             f"resolving {' '.join(wanted)} for Python {target.python}, {target.machine}"
         )
-        chosen = wheels.without(wheels.closure(wanted, target), TORCH)
+        closure = wheels.closure(wanted, target)
+        wheels.require_known(closure, left_out)
+        chosen = wheels.without(closure, [*TORCH, *left_out])
         _say(f"fetching {counted(chosen, 'package')}")
         with tempfile.TemporaryDirectory(prefix="patchset-wheels-") as folder:
             files = wheels.download(chosen, target, Path(folder))
-            make.site_of(files, tree, commit, target, site)
+            make.site_of(files, tree, commit, target, site, flash)
         _say("packing")
         return [wheel.pinned for wheel in chosen]
 
     made = make.write(
-        arguments.out, fill, target, checkpoint, commit, arguments.part_size
+        *(arguments.out, fill, target, checkpoint, commit, arguments.part_size),
+        kernels=arguments.kernels,
     )
     if arguments.json:
         print(json.dumps(made.as_json(), indent=1))
     else:
         print("\n".join(_lines(made, target)))
     return Exit.DONE
+
+
+def _require_kernels(folder: Path | None) -> None:
+    if folder and not (folder.is_dir() and any(folder.iterdir())):
+        raise Failure(
+            Exit.USAGE,
+            "--kernels needs a folder with compiled kernels in it",
+            where=str(folder),
+            state="no bundle was written",
+            next="serve once on a machine with the target's GPU, and name its ~/.cache/tvm-ffi",
+        )
 
 
 def _head(tree: Path, named: bool) -> tuple[str, str]:
