@@ -8,7 +8,7 @@ from . import atomic
 from .commits import Applied
 from .errors import Exit, Failure
 from .pin import Pin
-from .records import history, rows, schema, stale
+from .records import history, ladder, rows, schema, stale
 from .records.stale import STOCK, Now
 
 _HEADER = """# Checkpoints
@@ -44,6 +44,7 @@ def render(
     parts = [
         _HEADER.format(version=pin.version),
         _gains(steps, known, today),
+        ladder.section(known),
         _IDS + _commits(pin, applied, known),
         history.section(known),
     ]

@@ -10,7 +10,7 @@ from made_records import RAW, VALUES, steps, write_raw, Made
 from made_series import snapshot
 from patchset import kernelbench
 from patchset.errors import Exit
-from patchset.records import readers, rows, schema, stale
+from patchset.records import figures, readers, rows, schema, stale
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_compare(recorded):
 
 
 def test_where_more_is_better():
-    result = readers._result(
+    result = figures.result(
         "tok/s",
         "higher",
         {"median": 30, "min": 28, "max": 32, "n": 5},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from made_wheel import ROOT
-from patchset.records import chart, history, schema, sums, verify
+from patchset.records import history, ladder, schema, sums, verify
 
 RECORDS = ROOT / "ci" / "checkpoints"
 
@@ -17,8 +17,11 @@ def test_every_record_of_the_repository_is_what_its_raw_files_give():
 
 
 def test_the_chart_is_what_the_records_draw():
-    drawn = chart.render(schema.load_all(RECORDS))
+    known = schema.load_all(RECORDS)
+    drawn = history.drawn(known)
     assert (ROOT / history.CHART).read_text() == drawn
+    of_servers = ladder.drawn(known)
+    assert of_servers is None or (ROOT / ladder.CHART).read_text() == of_servers
     for value in ("11.5", "29.7", "531.7", "58.7", "509"):
         assert f">{value}</text>" in drawn
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from . import history
-
 _WIDTH, _HEIGHT = 720, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 130, 34, 76
 # Readable on a white and on a dark page.
@@ -15,24 +13,18 @@ _COLOURS = ("#1f77b4", "#d1660f", "#2a8f2a")
 _GREY = "#808080"
 
 
-def render(known: Mapping[str, Mapping]) -> str | None:
-    """The SVG of the records' figures, one line for each load; None where there are none."""
-    reported = history.of(known)
-    if not reported:
-        return None
-    names = [each["what"] for _, each in reported]
-    lines = {
-        load: [each["result"]["figures"].get(load) for _, each in reported]
-        for load in history.LOADS
-    }
+def draw(
+    title: str, names: Sequence[str], lines: Mapping[str, Sequence[float | None]]
+) -> str:
+    """The SVG: a line for each load, a place for each name; a value that is not known is None."""
     values = [value for line in lines.values() for value in line if value is not None]
     scale = _Scale(len(names), min(values), max(values))
     parts = [*_grid(scale), *_names(scale, names)]
     # Two loads may lie close together: the topmost figures stand above their points, others below.
-    top = history.LOADS[-1]
+    *_, top = lines
     for colour, (load, line) in zip(_COLOURS, lines.items()):
         parts += _line(scale, line, colour, load, -8 if load == top else 17)
-    return _document("tok/s over checkpoints, as reported (log scale)", parts)
+    return _document(title, parts)
 
 
 class _Scale:
@@ -42,6 +34,8 @@ class _Scale:
         self.low = 10 ** math.floor(math.log10(least))
         self.high = 10 ** math.ceil(math.log10(most))
         self.step = (_WIDTH - _LEFT - _RIGHT) / max(1, count - 1)
+        # That fit under a place, at 6.5 pixels each.
+        self.letters = min(16, int(self.step / 6.5))
 
     def x(self, index: int) -> float:
         return _LEFT + index * self.step
@@ -67,7 +61,7 @@ def _grid(scale: _Scale) -> list[str]:
 def _names(scale: _Scale, names: Sequence[str]) -> list[str]:
     parts = []
     for index, name in enumerate(names):
-        for row, line in enumerate(_wrapped(name)):
+        for row, line in enumerate(_wrapped(name, scale.letters)):
             y = _HEIGHT - _BOTTOM + 20 + 14 * row
             parts.append(_text(scale.x(index), y, line, "middle"))
     return parts
@@ -93,10 +87,14 @@ def _line(
     ]
     for x, y, value in points:
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')
-        parts.append(_text(x, y + label, f"{value:g}", "middle", colour))
+        parts.append(_text(x, y + label, _figure(value), "middle", colour))
     x, y, _ = points[-1]
     parts.append(_text(x + 28, y + 4, load, "start", colour))
     return parts
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _text(x: float, y: float, text: str, anchor: str, colour: str = _GREY) -> str:
@@ -106,7 +104,7 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str = _GREY) -> st
     )
 
 
-def _wrapped(name: str, width: int = 16) -> list[str]:
+def _wrapped(name: str, width: int) -> list[str]:
     lines: list[str] = []
     for word in name.split():
         if lines and len(lines[-1]) + 1 + len(word) <= width:

@@ -124,7 +124,8 @@ def raw_file(root: Path, path: Path, arm: str = "all") -> Raw:
 
 
 _ORDER = (
-    *("serving", "campaign", "kernel-bench", "local-heads", "server-answers", "steps"),
+    *("serving", "server-steps", "campaign", "kernel-bench", "local-heads"),
+    *("server-answers", "steps"),
 )
 
 

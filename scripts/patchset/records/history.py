@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import rows
+from . import chart, rows
 
 CHART = "ci/checkpoints/campaign.svg"
 LOADS = ("C=1", "C=16", "C=64")
@@ -54,6 +54,19 @@ def section(known: Mapping[str, Mapping]) -> str:
         )
     parts = [head + rows.table(table), _parts(dict(reported)), _profiles(known)]
     return "\n".join(part for part in parts if part)
+
+
+def drawn(known: Mapping[str, Mapping]) -> str | None:
+    """The SVG of the campaign's figures, one line for each load; None where there are none."""
+    reported = of(known)
+    if not reported:
+        return None
+    names = [each["what"] for _, each in reported]
+    lines = {
+        load: [each["result"]["figures"].get(load) for _, each in reported]
+        for load in LOADS
+    }
+    return chart.draw("tok/s over checkpoints, as reported (log scale)", names, lines)
 
 
 def _figure(result: Mapping, load: str) -> str:

@@ -7,18 +7,15 @@ and most over n runs; `gain` is above 1 where the checkpoint is better than what
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Callable
 
+from . import figures, server_steps
+from .figures import Unreadable
 from .schema import DERIVED
 
 Raws = Mapping[str, Any]
 Select = Mapping[str, str]
-
-
-class Unreadable(ValueError):
-    """The raw files do not have what is selected."""
 
 
 def field(raw: object, name: str) -> Any:
@@ -47,9 +44,9 @@ def read(reader: str, raws: Raws, select: Select) -> dict[str, Any]:
 def _steps(raws: Raws, select: Select) -> dict[str, Any]:
     """One figure for each commit of a tree, as `checkpoint measure` and a bisect write it."""
     (raw,) = raws.values()
-    step = _one(raw["steps"], "name", select["step"])
+    step = figures.one(raw["steps"], "name", select["step"])
     against = select.get("against")
-    parent = _one(raw["steps"], "name", against) if against else None
+    parent = figures.one(raw["steps"], "name", against) if against else None
     wrong = [
         f"{each['name']}: {each['wrong'] or each['skip']}"
         for each in (step, parent)
@@ -64,11 +61,11 @@ def _steps(raws: Raws, select: Select) -> dict[str, Any]:
         "tree": step["tree"],
         "machine": step["machine"],
         "workload": {"id": raw["probe"], "sha256": raw["harness_sha256"]},
-        "result": _result(
+        "result": figures.result(
             raw["unit"],
             raw["better"],
-            _arm(step["values"]),
-            _arm(parent["values"]) if parent and parent["values"] else None,
+            figures.arm(step["values"]),
+            figures.arm(parent["values"]) if parent and parent["values"] else None,
         ),
         "correctness": {
             "ok": not wrong,
@@ -83,7 +80,7 @@ def _kernel_bench(raws: Raws, select: Select) -> dict[str, Any]:
     (raw,) = raws.values()
     group = select.get("group")
     cases = [case for case in raw["cases"] if group in (None, case.get("group"))]
-    case = _one(cases, "case", select["case"])
+    case = figures.one(cases, "case", select["case"])
     timings = case["timings"]
     machine = dict(raw["machine"])
     hashes = machine.pop("kernels_sha256")
@@ -94,11 +91,11 @@ def _kernel_bench(raws: Raws, select: Select) -> dict[str, Any]:
         "sources": {f"kernels/{name}": hashes[name] for name in names},
         "machine": machine,
         "workload": {"id": case["case"], "sha256": None},
-        "result": _result(
+        "result": figures.result(
             "us",
             "lower",
-            _timed(timings[select["arm"]]),
-            _timed(timings[select["against"]]),
+            figures.timed(timings[select["arm"]]),
+            figures.timed(timings[select["against"]]),
         ),
         "correctness": {
             "ok": case["correct"],
@@ -125,7 +122,7 @@ def _local_heads(raws: Raws, select: Select) -> dict[str, Any]:
     (raw,) = raws.values()
     ratio = int(select["compress_ratio"])
     layers = [
-        _one(
+        figures.one(
             [each for each in rank["pair"] if each["compress_ratio"] == ratio],
             *("kernel", select["kernel"]),
         )
@@ -149,10 +146,10 @@ def _local_heads(raws: Raws, select: Select) -> dict[str, Any]:
         "machine": {"count": len(layers)}
         | {name: raw[name] for name in ("gpu", "torch", "cuda", "nccl")},
         "workload": {"id": f"layer c{ratio}, {first['rows']} rows", "sha256": None},
-        "result": _result(
+        "result": figures.result(
             *("us", "lower"),
-            _arm([layer["layer_us"][1] for layer in layers]),
-            _arm([layer["layer_us"][0] for layer in layers]),
+            figures.arm([layer["layer_us"][1] for layer in layers]),
+            figures.arm([layer["layer_us"][0] for layer in layers]),
         ),
         "correctness": {
             "ok": all(
@@ -161,7 +158,7 @@ def _local_heads(raws: Raws, select: Select) -> dict[str, Any]:
             and error <= 1 / 128,
             "how": "local heads against padded ones, a unit or two of bf16 apart at most",
             "why": None,
-            "error": _rounded(error),
+            "error": figures.rounded(error),
         },
         "notes": "n counts the ranks of one run",
     }
@@ -206,7 +203,9 @@ def _serving(raws: Raws, select: Select) -> dict[str, Any]:
     (raw,) = raws.values()
     work = raw["workload"]
     concurrency = int(select["concurrency"])
-    arm = _one(raw["arms"], "name", select["arm"])
+    arm = figures.one(raw["arms"], "name", select["arm"])
+    settings = arm.get("settings") or {}
+    passed = ", ".join(check["check"] for check in arm.get("smoke", ()))
     return {
         "what": f"a real server, {work['id']}, C={concurrency}: {select['arm']} against"
         f" {select['against']}",
@@ -214,21 +213,22 @@ def _serving(raws: Raws, select: Select) -> dict[str, Any]:
         "commit": arm["build"]["commit"],
         "flags": arm["build"]["paths"],
         "machine": raw.get("machine"),
-        "model": {"id": raw.get("model"), "weights": arm["weights"]},
-        "server_args": raw.get("server_args"),
+        "model": {"id": settings.get("served_model_name"), "weights": arm["weights"]},
+        "server_args": settings or None,
         "workload": {
             "id": f"serving:{work['id']}@{concurrency}",
             "sha256": work["digest"],
         },
-        "result": _result(
+        "result": figures.result(
             "tok/s",
             "higher",
-            _arm(_throughputs(raw, select["arm"], concurrency)),
-            _arm(_throughputs(raw, select["against"], concurrency)),
+            figures.arm(_throughputs(raw, select["arm"], concurrency)),
+            figures.arm(_throughputs(raw, select["against"], concurrency)),
         ),
         "correctness": {
             "ok": True,
-            "how": "smoke test of each server before it was measured",
+            "how": "smoke test of each server before it was measured"
+            + (f": {passed}" if passed else ""),
             "why": None,
         },
     }
@@ -246,7 +246,7 @@ def _throughputs(raw: Mapping, arm: str, concurrency: int) -> list[float]:
 def _campaign(raws: Raws, select: Select) -> dict[str, Any]:
     """Figures that others reported, with the conditions that they stated."""
     (raw,) = raws.values()
-    row = _one(raw["checkpoints"], "id", select["checkpoint"])
+    row = figures.one(raw["checkpoints"], "id", select["checkpoint"])
     return {
         "what": row["what"],
         "date": None,
@@ -271,58 +271,6 @@ READERS: dict[str, Callable[[Raws, Select], dict[str, Any]]] = {
     "kernel-bench": _kernel_bench,
     "local-heads": _local_heads,
     "server-answers": _server_answers,
+    "server-steps": server_steps.read,
     "campaign": _campaign,
 }
-
-
-def _one(rows: Sequence[Mapping], key: str, value: str) -> Mapping:
-    found = [row for row in rows if row[key] == value]
-    if len(found) != 1:
-        raise Unreadable(f"{len(found)} entries with {key} {value!r} in the raw file")
-    return found[0]
-
-
-def _arm(values: Sequence[float]) -> dict[str, float]:
-    return {
-        "median": _rounded(statistics.median(values)),
-        "min": _rounded(min(values)),
-        "max": _rounded(max(values)),
-        "n": len(values),
-    }
-
-
-def _timed(timing: Mapping) -> dict[str, float]:
-    return {
-        "median": _rounded(timing["median"]),
-        "min": _rounded(timing["low"]),
-        "max": _rounded(timing["high"]),
-        "n": timing["samples"],
-    }
-
-
-def _result(unit: str, better: str, candidate: dict, parent: dict | None) -> dict:
-    gain = least = most = None
-    if parent:
-        ratios = [
-            parent[one] / candidate[other]
-            for one, other in (("median", "median"), ("min", "max"), ("max", "min"))
-        ]
-        if better == "higher":
-            ratios = [
-                candidate[one] / parent[other]
-                for one, other in (("median", "median"), ("min", "max"), ("max", "min"))
-            ]
-        gain, least, most = map(_rounded, ratios)
-    return {
-        "unit": unit,
-        "better": better,
-        "candidate": candidate,
-        "parent": parent,
-        "gain": gain,
-        "gain_min": least,
-        "gain_max": most,
-    }
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.6g}")

@@ -13,7 +13,7 @@ from ..commits import Applied, commit_series
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..listing import columns
-from ..records import chart, compare, history, schema, stale, sums, verify
+from ..records import compare, history, ladder, schema, stale, sums, verify
 from ..series import Series, load_series
 from . import checkpoint_record
 
@@ -84,9 +84,7 @@ def _render(layout: Layout, arguments: argparse.Namespace) -> Exit:
     series, applied = _applied(layout, arguments.wheel)
     page = checkpoints.render(series.pin, applied, layout.records, layout.kernels)
     texts = {layout.checkpoints: page}
-    drawn = chart.render(schema.load_all(layout.records))
-    if drawn is not None:
-        texts[layout.root / history.CHART] = drawn
+    texts |= _charts(layout)
     changed = False
     for path, text in texts.items():
         current = checkpoints.is_current(path, text)
@@ -133,23 +131,32 @@ def _rendered(layout: Layout, series, applied, found: verify.Found) -> list[str]
     """What of the rendered files is not what the records give; nothing where those are unsound."""
     try:
         page = checkpoints.render(series.pin, applied, layout.records, layout.kernels)
-        drawn = chart.render(schema.load_all(layout.records))
+        charts = _charts(layout)
     except Failure:
         assert found.problems
         return []
     problems = []
     if not checkpoints.is_current(layout.checkpoints, page):
         problems.append(f"{layout.checkpoints.name} is not what the records render")
-    file = layout.root / history.CHART
-    if drawn is not None and not checkpoints.is_current(file, drawn):
-        problems.append(f"{history.CHART} is not what the records render")
+    problems += [
+        f"{file.relative_to(layout.root).as_posix()} is not what the records render"
+        for file, drawn in charts.items()
+        if not checkpoints.is_current(file, drawn)
+    ]
     return problems
+
+
+def _charts(layout: Layout) -> dict[Path, str]:
+    """The charts of the records by their files."""
+    known = schema.load_all(layout.records)
+    drawn = {each.CHART: each.drawn(known) for each in (history, ladder)}
+    return {layout.root / file: text for file, text in drawn.items() if text}
 
 
 def _way_back(layout: Layout, found: verify.Found) -> str:
     render = f"{invocation.script('checkpoint.sh')} render"
     if not found.problems:
-        rendered = (layout.checkpoints, layout.root / history.CHART)
+        rendered = (layout.checkpoints, *_charts(layout))
         return f"see what was changed: {_git_diff(*rendered)}; then {render}"
     return (
         f"see what was changed: {_git_diff(layout.records, layout.checkpoints)}; put it back, or "

@@ -1,0 +1,86 @@
+"""The ladder: tokens per second of real servers, each patch on top of the last, as the records have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import chart, rows, server_steps
+
+CHART = "ci/checkpoints/ladder.svg"
+CONTEXT = 131_072
+_READER = "server-steps"
+_LOADS = tuple(f"C={count}" for count in server_steps.ROWS)
+
+_HEADER = """## A ladder of real servers
+
+Decode tok/s of servers that took turns on one {gpu}: {layers}, random weights, {stated}. Not figures of an
+sm_120 card: read the gains over the step below, in brackets. Each record names what stood in for what.
+
+![tok/s over the checkpoints]({chart})
+
+"""
+
+
+def of(known: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
+    """The measurements of servers' steps with the ids of their records, in order, by context."""
+    found = [
+        (id, each)
+        for id, record in known.items()
+        for each in record["measurements"]
+        if each["reader"] == _READER
+    ]
+    return sorted(found, key=lambda pair: pair[1]["result"]["context"] != CONTEXT)
+
+
+def section(known: Mapping[str, Mapping]) -> str:
+    """The part of CHECKPOINTS.md; empty where there are no such records."""
+    measured = of(known)
+    if not measured:
+        return ""
+    first = measured[0][1]
+    head = _HEADER.format(
+        gpu=first["machine"]["gpu"],
+        layers=first["workload"]["id"].rpartition(", ")[2] + " of Flash",
+        stated=first["workload"]["id"].split(": ")[1].split(",")[0] + " of text",
+        chart=CHART,
+    )
+    table = [("record", "what", *_LOADS, "n")]
+    for id, each in measured:
+        by_rows = each["result"]["rows"]
+        what = each["what"].partition("rows, ")[2]
+        cells = (_cell(by_rows[load]) for load in _LOADS)
+        least = min(by_rows[load]["candidate"]["n"] for load in _LOADS)
+        table.append((f"[{id}](ci/checkpoints/{id}.json)", what, *cells, str(least)))
+    return head + rows.table(table)
+
+
+def drawn(known: Mapping[str, Mapping]) -> str | None:
+    """The SVG of the ladder at 128K; None where there is none."""
+    steps = [
+        (id, each)
+        for id, each in of(known)
+        if each["result"]["context"] == CONTEXT and _is_step(id, each)
+    ]
+    if not steps:
+        return None
+    lines = {
+        load: [each["result"]["rows"][load]["candidate"]["median"] for _, each in steps]
+        for load in _LOADS
+    }
+    names = [id.replace("-", " ") for id, _ in steps]
+    return chart.draw(
+        "tok/s over the checkpoints, context 128K (log scale)", names, lines
+    )
+
+
+def _is_step(id: str, measurement: Mapping) -> bool:
+    """Whether a measurement is of its checkpoint as a whole, over the one below, and of no flag alone."""
+    against = measurement["select"].get("against", "")
+    return measurement["select"]["arm"].partition("-")[0] != against.partition("-")[0]
+
+
+def _cell(result: Mapping) -> str:
+    value = f"{result['candidate']['median']:,.0f}"
+    return (
+        value if result["gain"] is None else f"{value} ({rows.times(result['gain'])})"
+    )
