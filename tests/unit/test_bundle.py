@@ -53,6 +53,30 @@ def test_an_extra_that_nobody_asked_for_needs_nothing():
     assert [each.name for each in without(one, ["torch"])] == ["sglang"]
 
 
+def test_an_extra_that_was_asked_for_belongs_to_who_asked():
+    closure = [
+        wheel("sglang", "torch", "orjson", "httpx[socks,http2] ; python_version > '3'"),
+        wheel("torch", "cuda-toolkit[cudart, CuFFT]==13.0"),
+        wheel(
+            "cuda_toolkit",
+            "nvidia-cuda-runtime==13.0.* ; extra == 'cudart'",
+            "nvidia-cufft ; (sys_platform == 'linux') and extra == \"cufft\"",
+            "nvidia-npp ; extra == 'npp'",
+        ),
+        wheel("nvidia-cuda-runtime"),
+        wheel("nvidia-cufft"),
+        wheel("httpx", "h2 ; extra == 'http2'"),
+        wheel("h2"),
+        wheel("orjson"),
+        wheel("added", "needed-by-it"),
+        wheel("needed-by-it"),
+    ]
+    closure[0] = wheel("sglang", *closure[0].requires, "drawing[cu13]")
+    closure += [wheel("drawing", "cu13-libs ; extra == 'cu13'"), wheel("cu13-libs")]
+    kept = [each.name for each in without(closure, [*verb.TORCH, "drawing"])]
+    assert kept == ["added", "h2", "httpx", "needed-by-it", "orjson", "sglang"]
+
+
 def make_wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
     path = folder / f"{name}-1.0-py3-none-any.whl"
     folder.mkdir(parents=True, exist_ok=True)

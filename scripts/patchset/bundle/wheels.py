@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -61,8 +62,10 @@ def without(wheels: Iterable[Wheel], roots: Iterable[str]) -> list[Wheel]:
     """
     known = {canonical(wheel.name): wheel for wheel in wheels}
     roots = {canonical(root) for root in roots}
-    kept = _reached(known, [name for name in known if name == "sglang"], roots)
-    needed_by_roots = _reached(known, roots & known.keys(), set())
+    kept = _reached(known, [(name, None) for name in known if name == "sglang"], roots)
+    # Who asked for a root may have asked for any of its extras.
+    whole = [(name, extra) for name in roots for extra in _extras(known, name)]
+    needed_by_roots = _reached(known, whole, set())
     other = known.keys() - needed_by_roots - roots
     return [known[name] for name in sorted((kept | other) - roots)]
 
@@ -175,28 +178,44 @@ def _wheel(item: dict) -> Wheel:
 
 
 def _reached(
-    known: dict[str, Wheel], start: Iterable[str], barred: set[str]
+    known: dict[str, Wheel],
+    start: Iterable[tuple[str, str | None]],
+    barred: set[str],
 ) -> set[str]:
-    """The names that requirements lead to from start, not through barred ones."""
-    found, waiting = set(), [name for name in start if name in known]
+    """The names that requirements lead to from names with an extra or none, not through barred ones.
+
+    A requirement of an extra leads on where the extra was asked for.
+    """
+    found: set[tuple[str, str | None]] = set()
+    waiting = [(name, extra) for name, extra in start if name in known]
     while waiting:
-        name = waiting.pop()
-        if name in found or name in barred:
+        name, extra = waiting.pop()
+        if (name, extra) in found or name in barred:
             continue
-        found.add(name)
+        found.add((name, extra))
         for requirement in known[name].requires:
-            needed = canonical(_name(requirement))
-            if "extra ==" not in requirement and needed in known:
-                waiting.append(needed)
-    return found
+            needed, asked, only_for = _parsed(requirement)
+            if needed in known and (not only_for or extra in only_for):
+                waiting += [(needed, each) for each in (None, *asked)]
+    return {name for name, _ in found}
 
 
-def _name(requirement: str) -> str:
-    end = next(
-        (i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")),
-        len(requirement),
-    )
-    return requirement[:end]
+def _extras(known: dict[str, Wheel], name: str) -> set[str | None]:
+    """The extras that a wheel tells of, and none."""
+    requires = known[name].requires if name in known else ()
+    return {None, *(extra for each in requires for extra in _parsed(each)[2])}
+
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+) *(?:\[([^]]*)\])?")
+_EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
+
+
+def _parsed(requirement: str) -> tuple[str, list[str], list[str]]:
+    """The name, the extras asked for, and the extras that it is a requirement of."""
+    found = _REQUIREMENT.match(requirement)
+    asked = [canonical(extra.strip()) for extra in (found[2] or "").split(",") if extra]
+    only_for = [canonical(extra) for extra in _EXTRA.findall(requirement)]
+    return canonical(found[1]), asked, only_for
 
 
 def _pip(arguments: Sequence[str], what: str) -> None:
