@@ -364,8 +364,12 @@ def test_a_package_and_what_it_alone_needs_are_left_out_by_name():
         wheel("pyarrow"),
         wheel("numpy"),
     ]
-    kept = [each.name for each in without(closure, [*verb.TORCH, "Datasets"])]
+    roots = [*verb.TORCH, "Datasets"]
+    kept = [each.name for each in without(closure, roots)]
     assert kept == ["numpy", "sglang"]
+    # What was asked for by its name stays.
+    kept = [each.name for each in without(closure, roots, ["sglang", "PyArrow"])]
+    assert kept == ["numpy", "pyarrow", "sglang"]
 
 
 def test_a_package_that_is_none_is_no_name_to_leave_out(pip, own_tree, tmp_path):

@@ -54,15 +54,19 @@ def closure(requirements: Sequence[str], target: Target) -> list[Wheel]:
         return [_wheel(item) for item in json.loads(report.read_text())["install"]]
 
 
-def without(wheels: Iterable[Wheel], roots: Iterable[str]) -> list[Wheel]:
+def without(
+    wheels: Iterable[Wheel], roots: Iterable[str], wanted: Iterable[str] = ("sglang",)
+) -> list[Wheel]:
     """The wheels that are neither one of the roots nor needed by them alone.
+
+    wanted: the names that were asked for.
 
     What a root needs stays where something else needs it too: the target's torch may have another
     version of it, and the bundle's comes first.
     """
     known = {canonical(wheel.name): wheel for wheel in wheels}
     roots = {canonical(root) for root in roots}
-    kept = _reached(known, [(name, None) for name in known if name == "sglang"], roots)
+    kept = _reached(known, [(canonical(name), None) for name in wanted], roots)
     # Who asked for a root may have asked for any of its extras.
     whole = [(name, extra) for name in roots for extra in _extras(known, name)]
     needed_by_roots = _reached(known, whole, set())

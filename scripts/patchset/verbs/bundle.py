@@ -116,7 +116,8 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         )
         closure = wheels.closure(wanted, target)
         wheels.require_known(closure, left_out)
-        chosen = wheels.without(closure, [*TORCH, *left_out])
+        names = [re.split(r"[^\w.-]", each)[0] for each in wanted]
+        chosen = wheels.without(closure, [*TORCH, *left_out], names)
         _say(f"fetching {counted(chosen, 'package')}")
         with tempfile.TemporaryDirectory(prefix="patchset-wheels-") as folder:
             files = wheels.download(chosen, target, Path(folder))
