@@ -25,6 +25,11 @@ def settings(info: Mapping) -> dict:
     return {name: info[name] for name in _SETTINGS if name in info}
 
 
+def tokenizer(info: Mapping) -> str | None:
+    """Where a server says that its tokenizer is: a folder of its machine, or a name on a hub."""
+    return info.get("tokenizer_path") or info.get("model_path")
+
+
 def machine(urls: Iterable[str], tp_size: int | None) -> dict | None:
     """The GPUs of servers at these addresses; None where one is on another machine, or none is seen."""
     if not all(_is_here(url) for url in urls):

@@ -69,9 +69,12 @@ class Bench:
         workload: Workload,
         folder: Path,
         seconds: float,
+        tokenizers: Mapping[str, str],
         api_key: str | None = None,
     ):
         self._python = python
+        # By the arm's name. Without one sglang.bench_serving takes a served name for a hub's.
+        self._tokenizers = tokenizers
         # sglang.bench_serving has no option for the key of a server.
         key = {"OPENAI_API_KEY": api_key} if api_key else {}
         self._environment = {**environment, **key}
@@ -148,6 +151,8 @@ class Bench:
             "--tag": f"{arm.name} round {turn}",
             "--output-file": file,
         }
+        if arm.name in self._tokenizers:
+            options["--model"] = self._tokenizers[arm.name]
         words = [str(word) for pair in options.items() for word in pair]
         flags = ["--tokenize-prompt", "--flush-cache", "--disable-tqdm"]
         return [self._python, "-m", "sglang.bench_serving", *words, *flags]

@@ -39,6 +39,7 @@ class Fake:
     tokens_per_word: float = 1.3
     finish: str = "stop"
     generate: dict = field(default_factory=dict)
+    tokenizer: str | None = "a-hub/a-model"
     shift: float = 0.0
     asked: list[tuple[str, dict | None]] = field(default_factory=list)
     most_at_once: int = 0
@@ -159,6 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "served_model_name": "tiny",
                     "api_key": "secret-of-the-user",
                     "model_path": "/home/user/model",
+                    "tokenizer_path": fake.tokenizer,
                     "internal_states": [
                         {} if part is None else {"sm120_patches": part}
                         for part in fake.patches

@@ -24,6 +24,7 @@ parser = argparse.ArgumentParser()
 for name in ("backend base-url dataset-name random-input-len random-output-len random-range-ratio num-prompts "
              "max-concurrency request-rate warmup-requests seed tag output-file").split():
     parser.add_argument("--" + name, required=True)
+parser.add_argument("--model")
 for name in "tokenize-prompt flush-cache disable-tqdm".split():
     parser.add_argument("--" + name, action="store_true")
 a = parser.parse_args()
@@ -36,7 +37,7 @@ if how == "fails":
 if how == "hangs":
     time.sleep(60)
 n, out = int(a.num_prompts), int(a.random_output_len)
-line = {"tag": a.tag, "url": a.base_url, "seed": a.seed, "ratio": a.random_range_ratio,
+line = {"tag": a.tag, "model": a.model, "url": a.base_url, "seed": a.seed, "ratio": a.random_range_ratio,
         "key": os.environ.get("OPENAI_API_KEY"),
         "max_concurrency": int(a.max_concurrency), "completed": n, "total_output_tokens": n * out,
         "output_throughput": 100.0 * int(a.max_concurrency), "median_ttft_ms": 20.0, "median_tpot_ms": 5.0}
@@ -249,6 +250,32 @@ def test_a_python_without_sglang(place):
 def test_a_module_that_was_not_needed(place):
     done = bench(place, patched(), FAKE="warns")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_tokenizer_is_where_the_server_says_not_under_its_served_name(place):
+    (place / "model").mkdir()
+    local = patched(tokenizer=str(place / "model"))
+    done = bench(place, local, patched())
+    assert done.returncode == 0, done.stderr
+    assert {row["model"] for row in rows(place, "a")} == {str(place / "model")}
+    assert {row["model"] for row in rows(place, "b")} == {"a-hub/a-model"}
+
+
+def test_a_tokenizer_of_another_machine(place):
+    far = patched(tokenizer="/another/machine")
+    done = bench(place, patched(), far)
+    assert done.returncode == Exit.ENVIRONMENT and "Traceback" not in done.stderr
+    said = "b: the server's tokenizer is not on this machine: /another/machine"
+    assert said in done.stderr and "--tokenizer PATH" in done.stderr
+    assert not (place / "out").exists()
+    done = bench(place, far, options=("--tokenizer", "a-hub/its-name"))
+    assert done.returncode == 0, done.stderr
+    assert {row["model"] for row in rows(place, "a")} == {"a-hub/its-name"}
+
+
+def test_a_server_that_tells_no_tokenizer_has_its_models():
+    assert serverfacts.tokenizer({"model_path": "/m", "tokenizer_path": None}) == "/m"
+    assert serverfacts.tokenizer({}) is None
 
 
 def test_the_benchmark_gets_the_key_of_the_server(place):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .. import atomic, environment, serverfacts, servertree, workload
 from ..askserver import Server
-from ..errors import EXIT_CODES, Exit
+from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..servingbench import Arm, Bench, as_json, parse_arm, summary, table
 from . import smoke
@@ -61,6 +61,12 @@ def register(subparsers, layout: Layout) -> None:
         "environment, else python3)",
     )
     serving.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="a folder with the tokenizer of the served model, or its name on a hub (default: "
+        "where each server says that its own is)",
+    )
+    serving.add_argument(
         "--run-timeout",
         type=float,
         default=1800.0,
@@ -99,13 +105,20 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     python = arguments.python or environment.default_python()
     tree = servertree.find(layout.target, None)
     smoked = [_smoke(layout, arguments, arm, arms[0]) for arm in arms]
+    tokenizers = {arm.name: _tokenizer(arguments, arm) for arm in arms}
     folder = arguments.out or layout.target.parent / "bench" / time.strftime(
         "%Y%m%d-%H%M%S"
     )
     folder.mkdir(parents=True)
     variables = servertree.variables(tree, os.environ)
     bench = Bench(
-        python, variables, work, folder, arguments.run_timeout, arguments.api_key
+        python,
+        variables,
+        work,
+        folder,
+        arguments.run_timeout,
+        {name: place for name, place in tokenizers.items() if place},
+        arguments.api_key,
     )
     runs = bench.run_all(arms, _say)
     result = {
@@ -147,6 +160,22 @@ def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) 
             url, option = arguments.reference, "--reference URL"
         reference = Server(url, seconds, key, option)
     return smoke.run(layout, arguments, arm.url, arm.build, reference, _ARM)
+
+
+def _tokenizer(arguments: argparse.Namespace, arm: Arm) -> str | None:
+    if arguments.tokenizer:
+        return arguments.tokenizer
+    server = Server(arm.url, arguments.timeout, arguments.api_key, _ARM)
+    place = serverfacts.tokenizer(server.get("/server_info"))
+    if place and Path(place).is_absolute() and not Path(place).exists():
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"{arm.name}: the server's tokenizer is not on this machine: {place}",
+            where=arm.url,
+            state="nothing was measured",
+            next="copy it here and name its folder: --tokenizer PATH",
+        )
+    return place
 
 
 def _arm(text: str) -> Arm:
