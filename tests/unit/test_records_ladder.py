@@ -150,6 +150,21 @@ def test_the_ladder_on_the_page_and_its_chart(made):
     assert code == 0 and told["stale"] == []
 
 
+def test_a_page_without_a_chart_names_none(own):
+    recorded = Made(own)
+    steps(recorded.root, VALUES)
+    data = raw()
+    for arm in data["arms"]:
+        arm["context"] = 8_192
+    file = write_raw(recorded.root, data, FILE)
+    words = ("--select", "arm=stock", "--reader", "server-steps", "--raw", file)
+    done = recorded.run("record", "0000-stock", *words, "--command", "c")
+    assert done.returncode == 0, done.stderr
+    assert recorded.run("render").returncode == 0
+    page = recorded.page.read_text()
+    assert "context 8K: 0000" in page and ladder.CHART not in page
+
+
 def test_a_changed_chart_is_found_out(made):
     chart = made.root / ladder.CHART
     chart.write_text(chart.read_text().replace("8,000", "9,000"))

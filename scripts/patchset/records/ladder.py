@@ -16,9 +16,8 @@ _HEADER = """## A ladder of real servers
 Decode tok/s of servers that took turns on one {gpu}: {layers}, random weights, {stated}. Not figures of an
 sm_120 card: read the gains over the step below, in brackets. Each record names what stood in for what.
 
-![tok/s over the checkpoints]({chart})
-
 """
+_IMAGE = f"![tok/s over the checkpoints]({CHART})\n\n"
 
 
 def of(known: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
@@ -42,8 +41,9 @@ def section(known: Mapping[str, Mapping]) -> str:
         gpu=first["machine"]["gpu"],
         layers=first["workload"]["id"].rpartition(", ")[2] + " of Flash",
         stated=first["workload"]["id"].split(": ")[1].split(",")[0] + " of text",
-        chart=CHART,
     )
+    if drawn(known):
+        head += _IMAGE
     table = [("record", "what", *_LOADS, "n")]
     for id, each in measured:
         by_rows = each["result"]["rows"]

@@ -13,8 +13,9 @@ from typing import Any
 from . import figures
 
 ROWS = (1, 16, 64)
-# Whole texts part where two tokens are level, so only the first token of a row is asked to be the same.
-_AGREE = 0.9
+# Whole texts part where two tokens are level, so only the first token of a row is asked to be the same. With
+# random weights it is level often: a change of 1e-5 in one product parts 1 of 9 (0090 over 0070).
+_AGREE = 0.75
 
 
 def read(raws: Mapping[str, Any], select: Mapping[str, str]) -> dict[str, Any]:
