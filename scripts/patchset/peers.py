@@ -79,7 +79,7 @@ def _deep_gemm_logits(inputs) -> Callable:
 
 
 def _tilelang_logits(inputs) -> Callable:
-    from sglang.kernels.ops.attention.dsa.tilelang_kernel import (
+    from sglang.srt.layers.attention.dsa.tilelang_kernel import (
         tilelang_fp8_paged_mqa_logits,
     )
 
