@@ -69,6 +69,9 @@ inline std::mt19937 dice;
 inline std::vector<Warp> warps;
 inline std::vector<Range> readable;
 inline Barrier block_barrier;
+inline Barrier numbered_barriers[16];
+// Passed with every number that a thread publishes.
+inline Barrier published;
 inline Fiber* current;
 inline jmp_buf scheduler;
 inline ucontext_t scheduler_entry;
@@ -143,6 +146,7 @@ inline bool take_turns(int warp) {
 inline bool run_block(unsigned index, int threads) {
   block = {index, 0, 0};
   block_barrier = {};
+  for (Barrier& barrier : numbered_barriers) barrier = {};
   warps.assign(threads / 32, {});
   for (int i = 0; i < threads; ++i) {
     fibers[i].thread = {unsigned(i), 0, 0};
