@@ -100,9 +100,9 @@ __device__ int sum_before(Shared& s, int value, int& total) {
   return before;
 }
 
-// Find this program's share of the long rows, which is a run of units over all of them. `length`: of the row
-// of the thread's number. False if there is none.
-__device__ bool find_share(Shared& s, const Rows& rows, int length) {
+// Find this program's share of the long rows, which is a run of units over all of them. False if there is none.
+__device__ bool find_share(Shared& s, const Rows& rows) {
+  const int length = int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
   int units = units_in(length), total;
 #pragma unroll 1
   for (int row = threadIdx.x + THREADS; row < rows.batch; row += THREADS) units += units_in(rows.length(row));
@@ -220,13 +220,13 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
     __syncthreads();
     if (completed) return true;
   }
-  for (int next = s.next; own_row(next) < rows.batch; ++next) {
-    const bool known = rows.batch > gridDim.x && next < THREADS;
-    const int length = known ? s.lengths[next] : rows.length(own_row(next));
+  for (int next = s.next, row = s.own + next * s.programs; row < rows.batch; ++next, row += s.programs) {
+    const bool known = rows.batch > s.programs && next < THREADS;
+    const int length = known ? s.lengths[next] : rows.length(row);
     if (!is_middle(length)) continue;
     __syncthreads();
     if (threadIdx.x == 0) {
-      start_selection(s, own_row(next), length);
+      start_selection(s, row, length);
       s.next = next + 1;
     }
     __syncthreads();
@@ -241,6 +241,26 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
 #define PROGRAMS_PER_SM 1
 #endif
 
+// Whether some rows may be long: known at once, without a barrier, for as many rows as a warp has lanes, twice.
+__device__ bool may_have_long(const Rows& rows) {
+  if (rows.width <= TILE) return false;
+  if (rows.batch > 64) return true;
+  const int first = lane() < rows.batch ? rows.length(lane()) : 0;
+  const int second = lane() + 32 < rows.batch ? rows.length(lane() + 32) : 0;
+  return __ballot_sync(ALL, max(first, second) > TILE) != 0;
+}
+
+// The program's only row: short, or so few that it is done without what long rows need. False if it is neither.
+__device__ bool do_only_row(Shared& s, const Rows& rows, int row, int length) {
+  if (length <= K) return true;
+  if (K < UNIT / 2 && length <= UNIT / 2) {
+    if (threadIdx.x < THREADS / 2) select_few<THREADS / 2>(s, rows, row, length);
+    return true;
+  }
+  if (length <= UNIT) select_few<THREADS>(s, rows, row, length);
+  return length <= UNIT;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     topk_page_indices(const __grid_constant__ Rows rows) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
@@ -254,23 +274,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 #endif
   const int own = own_row(0);
   const int own_length = own < rows.batch ? rows.length(own) : 0;
-  const bool may_share = rows.width > TILE;
-  const int length = may_share && int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
+  const bool long_rows = may_have_long(rows);
   do_short_rows(rows, own, own_length);
+  if (!long_rows && rows.batch <= gridDim.x && do_only_row(s, rows, own, own_length)) return;
   // A program that has no share does its first row at once.
   const bool middle = is_middle(own_length);
   if (threadIdx.x == 0) {
     start_selection(s, own, own_length);
     if (!middle) s.level = NONE;
     s.next = 1;
+    s.own = own;
+    s.programs = gridDim.x;
   }
   if (rows.batch > gridDim.x) {
     const int row = own_row(threadIdx.x);
     s.lengths[threadIdx.x] = row < rows.batch ? rows.length(row) : 0;
   }
-  const bool sharing = may_share && find_share(s, rows, length);
+  const bool sharing = long_rows && find_share(s, rows);
   if (!sharing && !middle && rows.batch <= gridDim.x) return;
-  if (!may_share) __syncthreads();
+  if (!long_rows) __syncthreads();
 #pragma unroll 1
   while (s.level != NONE || next_row(s, rows)) select_row(s, rows);
 }

@@ -218,6 +218,7 @@ int run(
 #define blockDim on_cpu::block_size
 
 inline void __syncthreads() { on_cpu::wait(on_cpu::block_barrier, on_cpu::block_size.x); }
+inline void sync_first_on_cpu(int threads) { on_cpu::wait(on_cpu::numbered_barriers[1], threads); }
 inline void __threadfence() {}
 inline int __syncthreads_or(int mine) {
   static int any[2], calls;
