@@ -115,9 +115,25 @@ def _load_page(kv_ptr, id, DIM: tl.constexpr, PAGE: tl.constexpr, PAGE_BYTES):
     offs_key = tl.arange(0, PAGE)
     offs_dim = tl.arange(0, DIM)
     page = kv_ptr + id.to(tl.int64) * PAGE_BYTES
+    scale = tl.load((page + PAGE * DIM).to(tl.pointer_type(tl.float32)) + offs_key)
     key = tl.load(page + offs_key[:, None] * DIM + offs_dim[None, :])
-    scales = (page + PAGE * DIM).to(tl.pointer_type(tl.float32))
-    return key, tl.load(scales + offs_key)
+    return key, scale
+
+
+@triton.jit
+def _prefetch_page(kv_ptr, id, DIM: tl.constexpr, PAGE: tl.constexpr, PAGE_BYTES):
+    """Bring a page to the L2 cache."""
+    LINES: tl.constexpr = 128
+    BYTES: tl.constexpr = PAGE * (DIM + 4)
+    at = kv_ptr + id.to(tl.int64) * PAGE_BYTES + tl.arange(0, LINES) * (BYTES // LINES)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // no $0",
+        "=r,l",
+        [at.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -185,7 +201,9 @@ def _paged_mqa_logits_kernel(
             lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE
         )
         total += tl.sum(pages, 0)
-    share = tl.cdiv(total, tl.num_programs(0))
+    share = 1
+    if total > tl.num_programs(0):
+        share = tl.cdiv(total, tl.num_programs(0))
     first = tl.program_id(0) * share
     last = tl.minimum(first + share, total)
 
@@ -221,6 +239,12 @@ def _paged_mqa_logits_kernel(
                 position = index * PAGE + offs_key
                 tl.store(row_out + position, logit, mask=position < length)
             else:
+                if OVERLAP:
+                    # q is waited for before the loop's first load.
+                    id = tl.load(row_table + index)
+                    next_id = tl.load(row_table + index + 1)
+                    _prefetch_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
+                    _prefetch_page(kv_ptr, next_id, DIM, PAGE, PAGE_BYTES)
                 q, weight = _load_row(q_ptr, weights_ptr, row, HEADS, DIM)
                 for index in tl.range(index, page_stop, num_stages=STAGES):
                     id = tl.load(row_table + index)
