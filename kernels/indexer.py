@@ -187,9 +187,7 @@ def _paged_mqa_logits_kernel(
     offs_row = tl.arange(0, LANES)
     offs_key = tl.arange(0, PAGE)
 
-    pages = _pages(
-        lens_ptr, stride_len, offs_row, batch, max_seq_len, skip_below, PAGE
-    )
+    pages = _pages(lens_ptr, stride_len, offs_row, batch, max_seq_len, skip_below, PAGE)
     more_pages = _pages(
         lens_ptr, stride_len, LANES + offs_row, batch, max_seq_len, skip_below, PAGE
     )
@@ -197,9 +195,7 @@ def _paged_mqa_logits_kernel(
     total = block_pages
     for row0 in range(2 * LANES, batch, LANES):
         rows = row0 + offs_row
-        pages = _pages(
-            lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE
-        )
+        pages = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
         total += tl.sum(pages, 0)
     share = 1
     if total > tl.num_programs(0):
