@@ -29,6 +29,7 @@ from .config import (
     has_large_sms,
     sm_count,
 )
+from .indexer_page import load_page, load_row, logits
 
 DIM = 128
 PAGE = 64
@@ -84,64 +85,23 @@ def _pages(
 
 
 @triton.jit
-def _page_ends(pages, more_pages):
+def _page_ends(
+    lens_ptr,
+    stride_len,
+    row0,
+    batch,
+    max_seq_len,
+    skip_below,
+    LANES: tl.constexpr,
+    PAGE: tl.constexpr,
+):
     """Running sums over the pages of two blocks of rows, one after the other, and the sum of all."""
-    total = tl.sum(pages, 0)
-    more_ends = total + tl.cumsum(more_pages, 0)
-    return tl.cumsum(pages, 0), more_ends, tl.sum(pages + more_pages, 0)
-
-
-@triton.jit
-def _as_dot_operand(x, DOT_DTYPE: tl.constexpr):
-    # e4m3 to bf16 in one step is an instruction that sm_89 lacks; through float32 it has both.
-    if DOT_DTYPE == tl.bfloat16:
-        x = x.to(tl.float32)
-    return x.to(DOT_DTYPE)
-
-
-@triton.jit
-def _load_row(q_ptr, weights_ptr, row, HEADS: tl.constexpr, DIM: tl.constexpr):
-    """q [HEADS, DIM] and the heads' weights [HEADS] of a row."""
-    offs_head = tl.arange(0, HEADS)
-    offs_dim = tl.arange(0, DIM)
-    offs = offs_head[:, None] * DIM + offs_dim[None, :]
-    q = tl.load(q_ptr + row * (HEADS * DIM) + offs)
-    return q, tl.load(weights_ptr + row * HEADS + offs_head)
-
-
-@triton.jit
-def _load_page(kv_ptr, id, DIM: tl.constexpr, PAGE: tl.constexpr, PAGE_BYTES):
-    """Keys [PAGE, DIM], as bytes, and their scales [PAGE] of the page of a number."""
-    offs_key = tl.arange(0, PAGE)
-    offs_dim = tl.arange(0, DIM)
-    page = kv_ptr + id.to(tl.int64) * PAGE_BYTES
-    scale = tl.load((page + PAGE * DIM).to(tl.pointer_type(tl.float32)) + offs_key)
-    key = tl.load(page + offs_key[:, None] * DIM + offs_dim[None, :])
-    return key, scale
-
-
-@triton.jit
-def _prefetch_page(kv_ptr, id, DIM: tl.constexpr, PAGE: tl.constexpr, PAGE_BYTES):
-    """Bring a page to the L2 cache."""
-    LINES: tl.constexpr = 128
-    BYTES: tl.constexpr = PAGE * (DIM + 4)
-    at = kv_ptr + id.to(tl.int64) * PAGE_BYTES + tl.arange(0, LINES) * (BYTES // LINES)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; // no $0",
-        "=r,l",
-        [at.to(tl.int64)],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
-
-
-@triton.jit
-def _logits(key, scale, q, weight, DOT_DTYPE: tl.constexpr):
-    key = _as_dot_operand(key.to(tl.float8e4nv, bitcast=True), DOT_DTYPE)
-    q_t = tl.trans(_as_dot_operand(q, DOT_DTYPE))
-    score = tl.dot(key, q_t, input_precision="ieee")  # [PAGE, HEADS]
-    return tl.sum(tl.maximum(score, 0.0) * weight[None, :], 1) * scale
+    rows = row0 + tl.arange(0, LANES)
+    pages = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
+    rows = LANES + rows
+    more = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
+    more_ends = tl.sum(pages, 0) + tl.cumsum(more, 0)
+    return tl.cumsum(pages, 0), more_ends, tl.sum(pages + more, 0)
 
 
 @triton.jit(
@@ -182,16 +142,14 @@ def _paged_mqa_logits_kernel(
         # Launched while the kernel before may still run: nothing of it is read or overwritten before this.
         gdc_wait()
         gdc_launch_dependents()
-    # Two blocks of as many rows as a warp has lanes: so each warp sums up by itself, and a reduction is no barrier
-    # on the way to the first load.
     offs_row = tl.arange(0, LANES)
     offs_key = tl.arange(0, PAGE)
 
-    pages = _pages(lens_ptr, stride_len, offs_row, batch, max_seq_len, skip_below, PAGE)
-    more_pages = _pages(
-        lens_ptr, stride_len, LANES + offs_row, batch, max_seq_len, skip_below, PAGE
+    # Blocks of as many rows as a warp has lanes: so each warp sums up by itself, and a reduction is no barrier on
+    # the way to the first load.
+    ends, more_ends, block_pages = _page_ends(
+        lens_ptr, stride_len, 0, batch, max_seq_len, skip_below, LANES, PAGE
     )
-    ends, more_ends, block_pages = _page_ends(pages, more_pages)
     total = block_pages
     for row0 in range(2 * LANES, batch, LANES):
         rows = row0 + offs_row
@@ -229,43 +187,26 @@ def _paged_mqa_logits_kernel(
             if page_stop - index == 1:
                 # Nothing to hide the loads behind but each other.
                 id = tl.load(row_table + index)
-                q, weight = _load_row(q_ptr, weights_ptr, row, HEADS, DIM)
-                key, scale = _load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
-                logit = _logits(key, scale, q, weight, DOT_DTYPE)
+                q, weight = load_row(q_ptr, weights_ptr, row, HEADS, DIM)
+                key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
+                logit = logits(key, scale, q, weight, DOT_DTYPE)
                 position = index * PAGE + offs_key
                 tl.store(row_out + position, logit, mask=position < length)
             else:
-                if OVERLAP:
-                    # q is waited for before the loop's first load.
-                    id = tl.load(row_table + index)
-                    next_id = tl.load(row_table + index + 1)
-                    _prefetch_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
-                    _prefetch_page(kv_ptr, next_id, DIM, PAGE, PAGE_BYTES)
-                q, weight = _load_row(q_ptr, weights_ptr, row, HEADS, DIM)
+                q, weight = load_row(q_ptr, weights_ptr, row, HEADS, DIM)
                 for index in tl.range(index, page_stop, num_stages=STAGES):
                     id = tl.load(row_table + index)
-                    key, scale = _load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
-                    logit = _logits(key, scale, q, weight, DOT_DTYPE)
+                    key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
+                    logit = logits(key, scale, q, weight, DOT_DTYPE)
                     position = index * PAGE + offs_key
                     tl.store(row_out + position, logit, mask=position < length)
             work = start + page_stop
         base += block_pages
         row0 += 2 * LANES
         if base < last:
-            rows = row0 + offs_row
-            pages = _pages(
-                lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE
+            ends, more_ends, block_pages = _page_ends(
+                lens_ptr, stride_len, row0, batch, max_seq_len, skip_below, LANES, PAGE
             )
-            more_pages = _pages(
-                lens_ptr,
-                stride_len,
-                LANES + rows,
-                batch,
-                max_seq_len,
-                skip_below,
-                PAGE,
-            )
-            ends, more_ends, block_pages = _page_ends(pages, more_pages)
 
 
 def paged_mqa_logits(

@@ -1,6 +1,7 @@
 // Exact top-K of the indexer's scores, with the page-table transform, in one launch. See topk.py.
 
 #include "topk_memory.cuh"
+#include "topk_sift.cuh"
 #include "topk_select.cuh"
 
 constexpr int UNITS_AT_ONCE = 4;
@@ -100,13 +101,20 @@ __device__ int sum_before(Shared& s, int value, int& total) {
   return before;
 }
 
-// Find this program's share of the long rows, which is a run of units over all of them. False if there is none.
-__device__ bool find_share(Shared& s, const Rows& rows) {
-  const int length = int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
-  int units = units_in(length), total;
+// The units of the rows that have the thread's number, or THREADS more, and so on. `length`: of the first of them.
+__device__ int units_of_thread(const Rows& rows, int length) {
+  int units = units_in(length);
 #pragma unroll 1
   for (int row = threadIdx.x + THREADS; row < rows.batch; row += THREADS) units += units_in(rows.length(row));
-  if (!__syncthreads_or(units)) return false;
+  return units;
+}
+
+// Find this program's share of the long rows, which is a run of units over all of them. False if there is none.
+__device__ bool find_share(Shared& s, const Rows& rows) {
+  // Read again: there are no registers to keep it in.
+  const int length = int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
+  const int units = units_of_thread(rows, length);
+  int total;
   const int start = sum_before(s, units, total);
   const int share = (total + gridDim.x - 1) / gridDim.x;
   const int work = blockIdx.x * share;
@@ -241,15 +249,6 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
 #define PROGRAMS_PER_SM 1
 #endif
 
-// Whether some rows may be long: known at once, without a barrier, for as many rows as a warp has lanes, twice.
-__device__ bool may_have_long(const Rows& rows) {
-  if (rows.width <= TILE) return false;
-  if (rows.batch > 64) return true;
-  const int first = lane() < rows.batch ? rows.length(lane()) : 0;
-  const int second = lane() + 32 < rows.batch ? rows.length(lane() + 32) : 0;
-  return __ballot_sync(ALL, max(first, second) > TILE) != 0;
-}
-
 // The program's only row: short, or so few that it is done without what long rows need. False if it is neither.
 __device__ bool do_only_row(Shared& s, const Rows& rows, int row, int length) {
   if (length <= K) return true;
@@ -274,8 +273,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 #endif
   const int own = own_row(0);
   const int own_length = own < rows.batch ? rows.length(own) : 0;
-  const bool long_rows = may_have_long(rows);
+  const bool may_share = rows.width > TILE;
+  const int length = may_share && int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
   do_short_rows(rows, own, own_length);
+  const bool long_rows = may_share && __syncthreads_or(units_of_thread(rows, length));
   if (!long_rows && rows.batch <= gridDim.x && do_only_row(s, rows, own, own_length)) return;
   // A program that has no share does its first row at once.
   const bool middle = is_middle(own_length);
