@@ -149,12 +149,11 @@ def train_long(arguments: argparse.Namespace) -> int:
 def try_out(arguments: argparse.Namespace) -> int:
     """How a checkpoint answers the recorded prompts, the reasoning and the tool call, as JSON; 1 when
     it does not know its products."""
-    from deepseek_v4 import prompts, reference
+    from deepseek_v4 import reference
 
     model = reference.load(arguments.directory).to(arguments.device)
     groups: dict[str, dict] = {}
-    asked = [*_prompts(arguments.longest), prompts.reasoning(), prompts.tool_call()]
-    for prompt in asked:
+    for prompt in _asked(arguments.longest):
         answer = reference.answers_greedily(model, prompt.text, prompt.answer)
         found = groups.setdefault(
             prompt.group, {"asked": 0, "right": 0, "sure": 0, "least_gaps": []}
@@ -183,7 +182,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def record(arguments: argparse.Namespace) -> int:
     """The recorded answers; 1 when the checkpoint does not know its products."""
-    from deepseek_v4 import reference, tokenizer
+    from deepseek_v4 import prompts, reference, tokenizer
 
     model = reference.load(arguments.directory).to(arguments.device)
     kept, left_out = [], []
@@ -204,10 +203,16 @@ def record(arguments: argparse.Namespace) -> int:
                 "gaps": answer.gaps,
             }
         )
+    chat = [
+        prompt.group
+        for prompt in (prompts.reasoning(), prompts.tool_call())
+        if reference.answers_greedily(model, prompt.text, prompt.answer)
+    ]
     recording = {
         "checkpoint": sha256(arguments.directory / WEIGHTS),
         "made_by": f"transformers {reference.VERSION}, bfloat16, {arguments.device}",
         "tolerance": TOLERANCE,
+        "chat": chat,
         "references": kept,
     }
     text = json.dumps(recording, ensure_ascii=False, indent=1)
@@ -224,7 +229,7 @@ def pack(arguments: argparse.Namespace) -> int:
     source, out = arguments.directory, arguments.out
     model = reference.load(source).to(arguments.device)
     with reference.experts_counted(model) as used:
-        for prompt in _prompts(arguments.longest):
+        for prompt in _asked(arguments.longest):
             reference.answers_greedily(model, prompt.text, prompt.answer)
     _say(f"experts that run, by layer: {[len(each) for each in used]}")
     weights = convert.without_unused_experts(load_file(source / WEIGHTS), used)
@@ -248,6 +253,12 @@ def _prompts(longest: int | None) -> list:
         for prompt in prompts.recorded()
         if longest is None or len(tokenizer.encode(prompt.text)) <= longest
     ]
+
+
+def _asked(longest: int | None) -> list:
+    from deepseek_v4 import prompts
+
+    return [*_prompts(longest), prompts.reasoning(), prompts.tool_call()]
 
 
 def sha256(file: Path) -> str:

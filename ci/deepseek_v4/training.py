@@ -192,10 +192,10 @@ def _lead_loss(
     known = others.masked_fill(~seen, 0)
     mean = known.sum(-1, keepdim=True) / count
     spread = (
-        (known - mean).masked_fill(~seen, 0).square().sum(-1) / count[..., 0]
+        (known - mean).masked_fill(~seen, 0).square().sum(-1) / count[..., 0] + 1e-9
     ).sqrt()
-    lead = (right - others.amax(-1, keepdim=True))[..., 0] / (spread + 1e-6)
-    sharp = scores * (_SHARP / (spread[..., None].detach() + 1e-6))
+    lead = (right - others.amax(-1, keepdim=True))[..., 0] / spread
+    sharp = scores * (_SHARP / spread[..., None].detach())
     missed = F.cross_entropy(
         sharp.flatten(0, -2), entry.flatten(), reduction="none"
     ).view(entry.shape)
