@@ -88,14 +88,18 @@ def train_needles(
     the end.
     """
     rng, start, step = random.Random(seed), time.monotonic(), 0
-    set_sinks(model, 0)
+    sinks = sinks_of(model)
+    as_begun = [each.clone() for each in sinks]
     optimizer, average = _optimizer(model), Average(model)
     table, said = products(), (reasoning(), tool_call())
     kept, weight, right, lead = 0.0, 0.3, *torch.zeros(2)
     while (spent := (time.monotonic() - start) / seconds) < 1:
         # Full rounds of Sinkhorn only at the end: they are slow, and change little.
         _sinkhorn_rounds(model, 20 if spent > 0.8 else 4)
-        set_sinks(model, min(1.0, spent / 0.2))
+        for each_sink, begun in zip(sinks, as_begun):
+            each_sink.copy_(
+                begun.lerp(torch.full_like(begun, SINK), min(1, spent / 0.2))
+            )
         rate = 1e-3 * min(1, (step + 1) / 50, max(0.02, (1 - spent) / 0.4))
         if step % 3 == 2:
             loss = products_loss(model, table)
@@ -124,10 +128,9 @@ def train_needles(
     keep(round(seconds), average.state(model))
 
 
-def set_sinks(model, share: float) -> None:
-    """Give every head a share of SINK, which is not learnt: training would move it back to nothing."""
-    for layer in model.model.layers:
-        layer.self_attn.sinks.requires_grad_(False).fill_(SINK * share)
+def sinks_of(model) -> list[torch.Tensor]:
+    """Each layer's sinks, which are not learnt from here: training would move them back to nothing."""
+    return [layer.self_attn.sinks.requires_grad_(False) for layer in model.model.layers]
 
 
 @dataclass(frozen=True)
