@@ -3,8 +3,9 @@
 
     unpack DIR              the checkpoint of this repository, ready to serve (needs Python only)
     table STATE             train the products on a CPU: about 10 minutes
-    long STATE NEW_STATE    train the needles on a GPU: about 6 minutes
+    long FROM DIR           train the needles on a GPU, from a state or a checkpoint: checkpoints in DIR, one a minute
     export STATE DIR        a state as a checkpoint with the official names
+    trial DIR               how well a checkpoint answers, by group
     expect DIR              the reference model's answers, for scripts/smoke.sh
     pack DIR                the checkpoint as the asset in ci/smoke-model (zeros for unused experts)
 
@@ -47,15 +48,21 @@ def main(argv: list[str]) -> int:
     table = _verb(verbs, "table", train_table, "state")
     table.add_argument("--steps", type=int, default=600)
     table.add_argument("--seconds", type=float, default=1200)
-    long = _verb(verbs, "long", train_long, "state", "new_state")
+    long = _verb(verbs, "long", train_long, "start", "directory")
     long.add_argument("--seconds", type=float, default=370)
+    long.add_argument("--each", type=float, default=60, help="seconds to a checkpoint")
+    long.add_argument("--longest", type=int, metavar="TOKENS", default=30_000)
+    long.add_argument(
+        "--tokens", type=int, default=16_384, help="of one step's prompts"
+    )
     long.add_argument("--device", default="cuda")
     _verb(verbs, "export", export, "state", "directory")
     expect = _verb(verbs, "expect", record, "directory")
     expect.add_argument("--out", type=Path, default=EXPECTED)
     packing = _verb(verbs, "pack", pack, "directory")
     packing.add_argument("--out", type=Path, default=ASSET)
-    for verb in (expect, packing):
+    trial = _verb(verbs, "trial", try_out, "directory")
+    for verb in (expect, packing, trial):
         verb.add_argument("--device", default="cpu")
         verb.add_argument(
             "--longest",
@@ -107,18 +114,58 @@ def train_table(arguments: argparse.Namespace) -> int:
 
 
 def train_long(arguments: argparse.Namespace) -> int:
-    """The needles, from a state with the products."""
+    """The needles, from a state or a checkpoint that has the products."""
     import torch
-    from deepseek_v4 import geometry, training
+    from deepseek_v4 import convert, geometry, reference, training
 
-    model = training.new_model(geometry.SMOKE)
-    model.load_state_dict(torch.load(arguments.state, map_location="cpu"))
+    if arguments.start.is_dir():
+        model = reference.load(arguments.start, torch.float32).float().train()
+    else:
+        model = training.new_model(geometry.SMOKE)
+        model.load_state_dict(torch.load(arguments.start, map_location="cpu"))
     torch.backends.cuda.matmul.allow_tf32 = True
     model = model.to(arguments.device)
-    training.train_needles(model, arguments.seconds, _say)
-    torch.save(model.state_dict(), arguments.new_state)
-    print(arguments.new_state)
+
+    def keep(seconds: int, state: dict) -> None:
+        made = convert.official(state, geometry.SMOKE)
+        whole = arguments.directory / f"{seconds:03}"
+        part = whole.with_name(f".{whole.name}.part")
+        convert.save(made, geometry.SMOKE, part)
+        part.rename(whole)
+        print(whole, flush=True)
+
+    training.train_needles(
+        model,
+        arguments.seconds,
+        _say,
+        keep,
+        each=arguments.each,
+        longest=arguments.longest,
+        tokens=arguments.tokens,
+    )
     return 0
+
+
+def try_out(arguments: argparse.Namespace) -> int:
+    """How a checkpoint answers the recorded prompts, the reasoning and the tool call, as JSON; 1 when
+    it does not know its products."""
+    from deepseek_v4 import reference
+
+    model = reference.load(arguments.directory).to(arguments.device)
+    groups: dict[str, dict] = {}
+    for prompt in _asked(arguments.longest):
+        answer = reference.answers_greedily(model, prompt.text, prompt.answer)
+        found = groups.setdefault(
+            prompt.group, {"asked": 0, "right": 0, "sure": 0, "least_gaps": []}
+        )
+        least = min(answer.gaps) if answer else None
+        found["asked"] += 1
+        found["right"] += answer is not None
+        found["sure"] += least is not None and least >= LEAST_GAP
+        found["least_gaps"].append(least)
+    print(json.dumps({"checkpoint": str(arguments.directory), "groups": groups}))
+    products = groups["products"]
+    return 0 if products["sure"] == products["asked"] else 1
 
 
 def export(arguments: argparse.Namespace) -> int:
@@ -135,7 +182,7 @@ def export(arguments: argparse.Namespace) -> int:
 
 def record(arguments: argparse.Namespace) -> int:
     """The recorded answers; 1 when the checkpoint does not know its products."""
-    from deepseek_v4 import reference, tokenizer
+    from deepseek_v4 import prompts, reference, tokenizer
 
     model = reference.load(arguments.directory).to(arguments.device)
     kept, left_out = [], []
@@ -156,10 +203,16 @@ def record(arguments: argparse.Namespace) -> int:
                 "gaps": answer.gaps,
             }
         )
+    chat = [
+        prompt.group
+        for prompt in (prompts.reasoning(), prompts.tool_call())
+        if reference.answers_greedily(model, prompt.text, prompt.answer)
+    ]
     recording = {
         "checkpoint": sha256(arguments.directory / WEIGHTS),
         "made_by": f"transformers {reference.VERSION}, bfloat16, {arguments.device}",
         "tolerance": TOLERANCE,
+        "chat": chat,
         "references": kept,
     }
     text = json.dumps(recording, ensure_ascii=False, indent=1)
@@ -176,7 +229,7 @@ def pack(arguments: argparse.Namespace) -> int:
     source, out = arguments.directory, arguments.out
     model = reference.load(source).to(arguments.device)
     with reference.experts_counted(model) as used:
-        for prompt in _prompts(arguments.longest):
+        for prompt in _asked(arguments.longest):
             reference.answers_greedily(model, prompt.text, prompt.answer)
     _say(f"experts that run, by layer: {[len(each) for each in used]}")
     weights = convert.without_unused_experts(load_file(source / WEIGHTS), used)
@@ -200,6 +253,12 @@ def _prompts(longest: int | None) -> list:
         for prompt in prompts.recorded()
         if longest is None or len(tokenizer.encode(prompt.text)) <= longest
     ]
+
+
+def _asked(longest: int | None) -> list:
+    from deepseek_v4 import prompts
+
+    return [*_prompts(longest), prompts.reasoning(), prompts.tool_call()]
 
 
 def sha256(file: Path) -> str:

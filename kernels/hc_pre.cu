@@ -3,19 +3,21 @@
 // N_TILES, SPLIT and MANY are given by the compiler's command line.
 //
 // Both kernels add up in one order, so that a row has the same bits in either: a leaf is 64 values of K in one
-// chain of tensor-core products; a unit is the sum of 8 leaves, a block of the sum of 2 units; then the blocks.
+// chain of tensor-core products; a unit is the sum of 4 sums of two leaves, a block the sum of 2 units; then the
+// blocks.
 //
 // In a product fn is the factor of 16 rows and x that of 8, because of x the registers are then in the order in
 // which a load fills them. The low halves of fn are rows of their own below the high halves.
 
 #include "ptx.cuh"
 
-constexpr int WARPS = MANY ? 16 : 8;
-constexpr int THREADS = 32 * WARPS;
 constexpr int LEAF = 64;
 constexpr int LEAVES = 8;
 constexpr int UNIT = LEAVES * LEAF;
 constexpr int BLOCK = 2 * UNIT;
+constexpr int MULTIPLIERS = 8;
+constexpr int WARPS = MANY ? MULTIPLIERS + 1 : MULTIPLIERS;
+constexpr int THREADS = 32 * WARPS;
 constexpr int ROWS = 16;
 constexpr int SQUARES = 8 * N_TILES;  // column of the four partial sums of squares
 constexpr int COLUMNS = SQUARES + 4;
@@ -30,8 +32,15 @@ struct alignas(8) Pair {
   float x, y;
 };
 
-struct Quad {
+struct alignas(16) Quad {
   float x, y, z, w;
+
+  __device__ void add(const Quad& other) {
+    x += other.x;
+    y += other.y;
+    z += other.z;
+    w += other.w;
+  }
 };
 
 // The arguments. `stride_x` in elements. K has `splits`; for many rows, a program of one takes `each` tiles.
@@ -152,8 +161,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) hc_pre_few(const __grid
     source.find(arg, tile, k);
     Eight x[2];
     source.load(arg, x, 0);
+    RawWeights raw;
+    raw.load(arg, k, true);
     Weights fn;
-    fn.load(arg, k);
+    fn.take(raw);
+    x[0].arrange();
+    x[1].arrange();
     multiply(x, [&](int product, int factor) { return fn.factors[product][factor]; }, sums);
   }
   sums[0].store(s.sums[warp()]);
@@ -165,10 +178,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) hc_pre_few(const __grid
   for (int i = threadIdx.x; i < pairs; i += THREADS) {
     Pair unit = {0, 0};
 #pragma unroll
-    for (int w = 0; w < WARPS; ++w) {
+    for (int w = 0; w < WARPS; w += 2) {
       const Pair one = reinterpret_cast<const Pair*>(s.sums[w])[i];
-      unit.x += one.x;
-      unit.y += one.y;
+      const Pair two = reinterpret_cast<const Pair*>(s.sums[w + 1])[i];
+      unit.x += one.x + two.x;
+      unit.y += one.y + two.y;
     }
     reinterpret_cast<Pair*>(arg.partial_of(tile, split))[i] = unit;
   }
@@ -179,81 +193,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) hc_pre_few(const __grid
 }
 
 #else
-constexpr int BLOCK_LEAVES = 2 * LEAVES;
-
-__device__ void add(Sums (&sums)[2], const Sums (&more)[2]) {
-  sums[0].add(more[0]);
-  sums[1].add(more[1]);
-}
-
-// A block of K of the tiles of this program: fn stays in shared memory, a warp takes a tile at a time.
-extern "C" __global__ void __launch_bounds__(THREADS, 1) hc_pre_many(const __grid_constant__ Linear arg) {
-  typedef int4 Factors[PRODUCTS][FACTORS][32];
-  Factors* factors = reinterpret_cast<Factors*>(shared_memory);
-  const int program = blockIdx.x / arg.splits, split = blockIdx.x - program * arg.splits;
-  const int k = split * BLOCK;
-  const int first = program * arg.each + warp();
-  const int stop = min((program + 1) * arg.each, arg.tiles);
-  const int leaves = min(BLOCK_LEAVES, (arg.width - k) / LEAF);
-  prefetch(arg, k, BLOCK);
-  wait_for_kernel_before();
-
-  // Two leaves are always on their way; after the last of a tile, the first of the next.
-  Source source;
-  Eight even[2], odd[2];
-  source.find(arg, first, k);
-  source.load(arg, even, 0);
-  source.load(arg, odd, LEAF);
-  for (int leaf = warp(); leaf < leaves; leaf += WARPS) {
-    Weights fn;
-    fn.load(arg, k + leaf * LEAF);
-#pragma unroll
-    for (int product = 0; product < PRODUCTS; ++product) {
-#pragma unroll
-      for (int f = 0; f < FACTORS; ++f) factors[leaf][product][f][lane()] = fn.factors[product][f];
-    }
-  }
-  __syncthreads();
-
-#pragma unroll 1
-  for (int tile = first; tile < stop; tile += WARPS) {
-#pragma unroll 1
-    for (int begin = 0; begin < leaves; begin += LEAVES) {
-      Sums unit[2] = {};
-#pragma unroll 1
-      for (int leaf = begin; leaf < min(begin + LEAVES, leaves); leaf += 2) {
-        Sums one[2];
-        multiply(even, [&](int product, int f) { return load_in_place(factors[leaf][product][f][lane()]); }, one);
-        add(unit, one);
-        int next = (leaf + 2) * LEAF;
-        if (leaf + 2 == leaves) {
-          source.find(arg, tile + WARPS, k);
-          next = 0;
-        }
-        source.load(arg, even, next);
-        multiply(odd, [&](int product, int f) { return load_in_place(factors[leaf + 1][product][f][lane()]); }, one);
-        add(unit, one);
-        source.load(arg, odd, next + LEAF);
-      }
-      float* partial = not_before(arg.partial_of(tile, split));
-      if (begin > 0) {
-        // The first unit waits in memory: there are no registers for it.
-        Sums before[2];
-        before[0].read(partial);
-        before[1].read(partial + 8 * COLUMNS);
-        add(unit, before);
-      }
-      unit[0].store(partial);
-      unit[1].store(partial + 8 * COLUMNS);
-    }
-    __syncwarp();
-    int last = 0;
-    if (lane() == 0) last = count(arg, tile);
-    if (__shfl_sync(ALL, last, 0)) {
-      // A shuffle orders no memory: what lane 0 acquired is ordered for the others here.
-      __syncwarp();
-      finish<1>(arg, tile, 0, AT_ONCE);
-    }
-  }
-}
+#include "hc_pre_many.cuh"
 #endif

@@ -4,12 +4,12 @@
 
 x is read once and never cast in memory: products on the tensor cores, with each float32 of fn as the sum of
 two bf16, and squares beside them. K is spread over the GPU, and the program that finishes some rows last adds
-up their parts. For few rows a program takes 512 values of K of 16 rows, with fn in registers; for many it keeps
-1,024 values of K of fn in shared memory and lets its rows pass by. fn is read as it is: a new weight is used by
-the next launch, also of a captured graph.
+up their parts. For few rows a program takes 512 values of K of 16 rows; for many it keeps 1,024 values of K of fn
+in registers and lets its rows pass by in shared memory (``hc_pre_many.cuh``). fn is read as it is: a new weight
+is used by the next launch, also of a captured graph.
 
-CUDA C++ (``hc_pre.cu``): the registers of a product are filled by the loads themselves, without a way through
-shared memory, and loads stay where they are ahead of the products.
+CUDA C++ (``hc_pre.cu``): loads stay where they are ahead of the products, copies in the background go on while
+a program adds up, and one warp may count while the others multiply.
 
 Bytes moved: 2 * T * K read, 4 * N * K read; then 112 (N = 24) for each row and 512 values of K (1,024 for many
 rows) written and read again in the L2.
@@ -34,12 +34,14 @@ ROWS = 16
 LEAVES = 128
 UNIT = 512
 BLOCK = 2 * UNIT
-FEW_WARPS = 8
-MANY_WARPS = 16
+WARPS = 8
+# Of the kernel for many rows: tiles of x in shared memory, and the most tiles of a program.
+STAGES = 2
+MOST_TILES = 1024
 WIDEST = 32
 WEIGHTS = ("split", "bf16")
-# Up to here the kernel for few rows is the faster one on an H200.
-FEW_ROWS = 512
+# From 256 rows on, the fewest at which both were measured, the kernel for many is the faster one on an H200.
+FEW_ROWS = 255
 
 
 @dataclass(frozen=True)
@@ -143,11 +145,12 @@ def plan(
     splits = _splits(rows, width, outputs)
     few = _few(rows, outputs)
     # For many rows, tiles are shared out to as many programs as fit the GPU at once.
-    each = max(1, -(-tiles(rows) // max(1, sm_count(x.device) // splits)))
+    each = -(-tiles(rows) // max(1, sm_count(x.device) // splits))
+    each = min(max(1, each), MOST_TILES)
     return CudaLaunch(
         kernel=kernel(rows, outputs, weights),
         grid=splits * (tiles(rows) if few else -(-tiles(rows) // each)),
-        block=32 * (FEW_WARPS if few else MANY_WARPS),
+        block=32 * (WARPS if few else WARPS + 1),
         argument=_Linear(
             x=x.data_ptr(),
             fn=fn.data_ptr(),
@@ -176,13 +179,11 @@ def kernel(rows: int, outputs: int, weights: str) -> CudaKernel:
     """
     few = _few(rows, outputs)
     eights = -(-outputs // 8)
-    if few:
-        shared_bytes = 4 * FEW_WARPS * ROWS * _columns(outputs) + 16
-    else:
-        # High and low halves; without low halves an odd number of eights is filled up.
-        kept = 2 * eights if weights == "split" else eights + eights % 2
-        shared_bytes = 2 * 8 * kept * BLOCK
     constants = dict(N_TILES=eights, SPLIT=int(weights == "split"), MANY=int(not few))
+    shared_bytes = 4 * WARPS * ROWS * _columns(outputs) + 16
+    if not few:
+        # Two sets of sums, and what is kept of the tiles that a program was the last of.
+        shared_bytes = 2 * shared_bytes + 2 * STAGES * ROWS * BLOCK + MOST_TILES
     return CudaKernel(
         source=Path(__file__).with_name("hc_pre.cu"),
         name="hc_pre_few" if few else "hc_pre_many",
@@ -192,7 +193,7 @@ def kernel(rows: int, outputs: int, weights: str) -> CudaKernel:
 
 
 def _few(rows: int, outputs: int) -> bool:
-    """Whether the kernel for few rows runs. A block of K of more outputs does not fit the other's memory."""
+    """Whether the kernel for few rows runs. A block of K of more outputs does not fit the other's registers."""
     return rows <= FEW_ROWS or outputs > 24
 
 

@@ -14,28 +14,6 @@ __device__ int4 load_ahead(const void* at) {
 #endif
 }
 
-// An address that is not made before it is needed: it would take registers from the products.
-template <class T>
-__device__ T* not_before(T* address) {
-#ifdef __CUDA_ARCH__
-  asm volatile("" : "+l"(address));
-#endif
-  return address;
-}
-
-// From shared memory, not ahead of the products before: their registers would not be free.
-__device__ int4 load_in_place(const int4& at) {
-#ifdef __CUDA_ARCH__
-  int4 v;
-  asm volatile("ld.volatile.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(shared_address(&at)));
-  return v;
-#else
-  return at;
-#endif
-}
-
 // multiply_bf16, but where it is written, between the loads: the compiler's own order takes more registers than
 // there are.
 __device__ void multiply_in_place(float (&c)[4], const int4& a, int b0, int b1) {
@@ -52,7 +30,7 @@ __device__ void multiply_in_place(float (&c)[4], const int4& a, int b0, int b1) 
 }
 
 // The row of eight, of x, that is row `slot` of a product.
-__device__ int row_of_slot(int slot) { return (slot >> 1) + 4 * (slot & 1); }
+__device__ int row_of_slot(int slot) { return MANY ? slot : (slot >> 1) + 4 * (slot & 1); }
 
 // A leaf of eight rows of x. K is in any order in a product, as long as it is the same in both factors: so a
 // lane takes 16 bytes that lie next to each other.
@@ -112,12 +90,11 @@ struct Source {
   }
 };
 
-// A leaf of fn: 16 bits of the mantissa of each value, as the sum of two bf16. In the order of the products.
-struct Weights {
-  int4 factors[PRODUCTS][FACTORS];
+// A leaf of fn as it is in memory; zeros in the place of outputs that there are not, and without `some`.
+struct RawWeights {
+  int4 values[2][N_TILES][2];
 
-  __device__ void load(const Linear& arg, int k) {
-    int4 values[2][N_TILES][2];
+  __device__ void load(const Linear& arg, int k, bool some) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -127,17 +104,25 @@ struct Weights {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           values[half][tile][i] = {0, 0, 0, 0};
-          if (n < arg.outputs) values[half][tile][i] = __ldg(reinterpret_cast<const int4*>(at) + i);
+          if (some && n < arg.outputs) values[half][tile][i] = __ldg(reinterpret_cast<const int4*>(at) + i);
         }
       }
     }
+  }
+};
+
+// A leaf of fn: 16 bits of the mantissa of each value, as the sum of two bf16. In the order of the products.
+struct Weights {
+  int4 factors[PRODUCTS][FACTORS];
+
+  __device__ void take(const RawWeights& raw) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int pairs[2 * FACTORS][4] = {};
 #pragma unroll
       for (int tile = 0; tile < N_TILES; ++tile) {
         int low[4];
-        const int4 first = values[half][tile][0], second = values[half][tile][1];
+        const int4 first = raw.values[half][tile][0], second = raw.values[half][tile][1];
         split(first.x, first.y, pairs[tile][0], low[0]);
         split(first.z, first.w, pairs[tile][1], low[1]);
         split(second.x, second.y, pairs[tile][2], low[2]);
@@ -190,23 +175,11 @@ struct Sums {
     }
     squares_at(rows) = squares;
   }
-
-  // What this lane has stored.
-  __device__ void read(float* rows) {
-#pragma unroll
-    for (int tile = 0; tile < N_TILES; ++tile) {
-      dots[tile][0] = dot_at(rows, tile, 0);
-      dots[tile][1] = dot_at(rows, tile, 1);
-    }
-    squares = squares_at(rows);
-  }
 };
 
 // The leaf's products and squares of M times eight rows. `factor` gives those of fn.
 template <int M, class Factor>
-__device__ void multiply(Eight (&x)[M], Factor factor, Sums (&leaf)[M]) {
-#pragma unroll
-  for (int m = 0; m < M; ++m) x[m].arrange();
+__device__ void multiply(const Eight (&x)[M], Factor factor, Sums (&leaf)[M]) {
   float sums[FACTORS][M][4] = {};
 #pragma unroll
   for (int product = 0; product < PRODUCTS; ++product) {

@@ -29,6 +29,7 @@ from .config import (
     has_large_sms,
     sm_count,
 )
+from .indexer_page import load_page, load_row, logits
 
 DIM = 128
 PAGE = 64
@@ -42,15 +43,13 @@ class LogitsConfig:
     """Launch shape of the logits kernel.
 
     ``programs_per_sm`` sets the grid, ``programs_per_large_sm`` on cards with twice the shared memory
-    (sm_90, sm_100). ``rows``: how many lengths a program reads at a time while it looks for its share
-    of the pages.
+    (sm_90, sm_100).
     """
 
     num_warps: int
     num_stages: int
     programs_per_sm: int
     programs_per_large_sm: int
-    rows: int = 64
 
 
 # Four warps, 16 keys of a page each: a warp holds the accumulators of its keys for all heads, so the
@@ -68,7 +67,7 @@ CONFIGS = {
 
 
 @triton.jit
-def _page_ends(
+def _pages(
     lens_ptr,
     stride_len,
     rows,
@@ -77,21 +76,32 @@ def _page_ends(
     skip_below,
     PAGE: tl.constexpr,
 ):
-    """Running sum over ``rows`` of the pages that each has to score."""
+    """The pages that each of ``rows`` has to score."""
     length = tl.load(
         lens_ptr + rows.to(tl.int64) * stride_len, mask=rows < batch, other=0
     )
     length = tl.minimum(length, max_seq_len)
-    pages = tl.where(length > tl.maximum(skip_below, 0), tl.cdiv(length, PAGE), 0)
-    return tl.cumsum(pages, 0)
+    return tl.where(length > tl.maximum(skip_below, 0), tl.cdiv(length, PAGE), 0)
 
 
 @triton.jit
-def _as_dot_operand(x, DOT_DTYPE: tl.constexpr):
-    # e4m3 to bf16 in one step is an instruction that sm_89 lacks; through float32 it has both.
-    if DOT_DTYPE == tl.bfloat16:
-        x = x.to(tl.float32)
-    return x.to(DOT_DTYPE)
+def _page_ends(
+    lens_ptr,
+    stride_len,
+    row0,
+    batch,
+    max_seq_len,
+    skip_below,
+    LANES: tl.constexpr,
+    PAGE: tl.constexpr,
+):
+    """Running sums over the pages of two blocks of rows, one after the other, and the sum of all."""
+    rows = row0 + tl.arange(0, LANES)
+    pages = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
+    rows = LANES + rows
+    more = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
+    more_ends = tl.sum(pages, 0) + tl.cumsum(more, 0)
+    return tl.cumsum(pages, 0), more_ends, tl.sum(pages + more, 0)
 
 
 @triton.jit(
@@ -122,7 +132,7 @@ def _paged_mqa_logits_kernel(
     DIM: tl.constexpr,
     PAGE: tl.constexpr,
     PAGE_BYTES: tl.constexpr,
-    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
     DOT_DTYPE: tl.constexpr,
     STAGES: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -132,68 +142,70 @@ def _paged_mqa_logits_kernel(
         # Launched while the kernel before may still run: nothing of it is read or overwritten before this.
         gdc_wait()
         gdc_launch_dependents()
-    offs_row = tl.arange(0, ROWS)
-    offs_head = tl.arange(0, HEADS)
-    offs_dim = tl.arange(0, DIM)
+    offs_row = tl.arange(0, LANES)
     offs_key = tl.arange(0, PAGE)
 
-    ends = _page_ends(
-        lens_ptr, stride_len, offs_row, batch, max_seq_len, skip_below, PAGE
+    # Blocks of as many rows as a warp has lanes: so each warp sums up by itself, and a reduction is no barrier on
+    # the way to the first load.
+    ends, more_ends, block_pages = _page_ends(
+        lens_ptr, stride_len, 0, batch, max_seq_len, skip_below, LANES, PAGE
     )
-    total = tl.max(ends, 0)
-    for row0 in range(ROWS, batch, ROWS):
+    total = block_pages
+    for row0 in range(2 * LANES, batch, LANES):
         rows = row0 + offs_row
-        more = _page_ends(
-            lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE
-        )
-        total += tl.max(more, 0)
-    share = tl.cdiv(total, tl.num_programs(0))
+        pages = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
+        total += tl.sum(pages, 0)
+    share = 1
+    if total > tl.num_programs(0):
+        share = tl.cdiv(total, tl.num_programs(0))
     first = tl.program_id(0) * share
     last = tl.minimum(first + share, total)
 
     base = 0  # pages of the rows before row0
     row0 = 0
     while base < last:
-        block_pages = tl.max(ends, 0)
         work = tl.maximum(first - base, 0)
         stop = tl.minimum(last - base, block_pages)
         while work < stop:
-            # Of the rows that end at or before this page, the last: (where it ends, its number + 1). Packed,
-            # because each reduction over the block is a barrier on the way to the first load.
-            ended = (ends.to(tl.int64) << 32) | (offs_row + 1)
-            ended = tl.max(tl.where(ends <= work, ended, 0), 0)
-            start = (ended >> 32).to(tl.int32)
+            # The rows that end at or before this page: how many, and where the last of them ends.
+            ended = ends <= work
+            more_ended = more_ends <= work
+            count = tl.sum(ended.to(tl.int32) + more_ended.to(tl.int32), 0)
+            start = tl.max(
+                tl.maximum(
+                    tl.where(ended, ends, 0), tl.where(more_ended, more_ends, 0)
+                ),
+                0,
+            )
             # 64 bits before the strides: row * width and page * bytes both pass 2**31.
-            row = row0 + (ended & 0xFFFFFFFF)
+            row = (row0 + count).to(tl.int64)
             length = tl.minimum(tl.load(lens_ptr + row * stride_len), max_seq_len)
-            q = tl.load(
-                q_ptr
-                + row * (HEADS * DIM)
-                + offs_head[:, None] * DIM
-                + offs_dim[None, :]
-            )  # [HEADS, DIM]
-            q_t = tl.trans(_as_dot_operand(q, DOT_DTYPE))
-            weight = tl.load(weights_ptr + row * HEADS + offs_head)  # [HEADS]
             row_table = table_ptr + row * stride_table
             row_out = out_ptr + row * stride_out
+            index = work - start
             page_stop = tl.minimum(stop - start, tl.cdiv(length, PAGE))
-            for index in tl.range(work - start, page_stop, num_stages=STAGES):
-                page = kv_ptr + tl.load(row_table + index).to(tl.int64) * PAGE_BYTES
-                key = tl.load(page + offs_key[:, None] * DIM + offs_dim[None, :])
-                key = _as_dot_operand(key.to(tl.float8e4nv, bitcast=True), DOT_DTYPE)
-                scales = (page + PAGE * DIM).to(tl.pointer_type(tl.float32))
-                scale = tl.load(scales + offs_key)  # [PAGE]
-                score = tl.dot(key, q_t, input_precision="ieee")  # [PAGE, HEADS]
-                logit = tl.sum(tl.maximum(score, 0.0) * weight[None, :], 1) * scale
+            if page_stop - index == 1:
+                # Nothing to hide the loads behind but each other.
+                id = tl.load(row_table + index)
+                q, weight = load_row(q_ptr, weights_ptr, row, HEADS, DIM)
+                key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
+                logit = logits(key, scale, q, weight, DOT_DTYPE)
                 position = index * PAGE + offs_key
                 tl.store(row_out + position, logit, mask=position < length)
+            else:
+                q, weight = load_row(q_ptr, weights_ptr, row, HEADS, DIM)
+                for index in tl.range(index, page_stop, num_stages=STAGES):
+                    id = tl.load(row_table + index)
+                    key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
+                    logit = logits(key, scale, q, weight, DOT_DTYPE)
+                    position = index * PAGE + offs_key
+                    tl.store(row_out + position, logit, mask=position < length)
             work = start + page_stop
         base += block_pages
-        row0 += ROWS
+        row0 += 2 * LANES
         if base < last:
-            rows = row0 + offs_row
-            ends = _page_ends(
-                lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE
+            ends, more_ends, block_pages = _page_ends(
+                lens_ptr, stride_len, row0, batch, max_seq_len, skip_below, LANES, PAGE
             )
 
 
@@ -308,7 +320,7 @@ def plan(
             DIM=DIM,
             PAGE=PAGE,
             PAGE_BYTES=kv_cache.stride(0),
-            ROWS=config.rows,
+            LANES=32,
             DOT_DTYPE=DOT_DTYPES[dot_dtype],
             STAGES=config.num_stages,
             OVERLAP=overlap,

@@ -123,6 +123,25 @@ __device__ int load_and_order(const int* counter) {
   return value;
 }
 
+// Until as many threads of the program are here; each barrier has a number from 1 on.
+template <int NUMBER>
+__device__ void meet(int threads) {
+  asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "r"(threads) : "memory");
+}
+
+// A growing number in shared memory: what was stored before is visible to whoever has waited for it.
+__device__ void publish(int* at, int value) {
+  asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(shared_address(at)), "r"(value) : "memory");
+}
+__device__ int wait_for_more(const int* at, int than) {
+  while (true) {
+    int value;
+    asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(value) : "r"(shared_address(at)) : "memory");
+    if (value > than) return value;
+    asm volatile("nanosleep.u32 40;");
+  }
+}
+
 // For a kernel launched while the one before may still run: nothing of that one is read or overwritten
 // before this.
 __device__ void wait_for_kernel_before() {

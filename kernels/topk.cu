@@ -1,6 +1,7 @@
 // Exact top-K of the indexer's scores, with the page-table transform, in one launch. See topk.py.
 
 #include "topk_memory.cuh"
+#include "topk_sift.cuh"
 #include "topk_select.cuh"
 
 constexpr int UNITS_AT_ONCE = 4;
@@ -100,13 +101,20 @@ __device__ int sum_before(Shared& s, int value, int& total) {
   return before;
 }
 
-// Find this program's share of the long rows, which is a run of units over all of them. `length`: of the row
-// of the thread's number. False if there is none.
-__device__ bool find_share(Shared& s, const Rows& rows, int length) {
-  int units = units_in(length), total;
+// The units of the rows that have the thread's number, or THREADS more, and so on. `length`: of the first of them.
+__device__ int units_of_thread(const Rows& rows, int length) {
+  int units = units_in(length);
 #pragma unroll 1
   for (int row = threadIdx.x + THREADS; row < rows.batch; row += THREADS) units += units_in(rows.length(row));
-  if (!__syncthreads_or(units)) return false;
+  return units;
+}
+
+// Find this program's share of the long rows, which is a run of units over all of them. False if there is none.
+__device__ bool find_share(Shared& s, const Rows& rows) {
+  // Read again: there are no registers to keep it in.
+  const int length = int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
+  const int units = units_of_thread(rows, length);
+  int total;
   const int start = sum_before(s, units, total);
   const int share = (total + gridDim.x - 1) / gridDim.x;
   const int work = blockIdx.x * share;
@@ -220,13 +228,13 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
     __syncthreads();
     if (completed) return true;
   }
-  for (int next = s.next; own_row(next) < rows.batch; ++next) {
-    const bool known = rows.batch > gridDim.x && next < THREADS;
-    const int length = known ? s.lengths[next] : rows.length(own_row(next));
+  for (int next = s.next, row = s.own + next * s.programs; row < rows.batch; ++next, row += s.programs) {
+    const bool known = rows.batch > s.programs && next < THREADS;
+    const int length = known ? s.lengths[next] : rows.length(row);
     if (!is_middle(length)) continue;
     __syncthreads();
     if (threadIdx.x == 0) {
-      start_selection(s, own_row(next), length);
+      start_selection(s, row, length);
       s.next = next + 1;
     }
     __syncthreads();
@@ -240,6 +248,17 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
 #undef PROGRAMS_PER_SM
 #define PROGRAMS_PER_SM 1
 #endif
+
+// The program's only row: short, or so few that it is done without what long rows need. False if it is neither.
+__device__ bool do_only_row(Shared& s, const Rows& rows, int row, int length) {
+  if (length <= K) return true;
+  if (K < UNIT / 2 && length <= UNIT / 2) {
+    if (threadIdx.x < THREADS / 2) select_few<THREADS / 2>(s, rows, row, length);
+    return true;
+  }
+  if (length <= UNIT) select_few<THREADS>(s, rows, row, length);
+  return length <= UNIT;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     topk_page_indices(const __grid_constant__ Rows rows) {
@@ -257,20 +276,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
   const bool may_share = rows.width > TILE;
   const int length = may_share && int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
   do_short_rows(rows, own, own_length);
+  const bool long_rows = may_share && __syncthreads_or(units_of_thread(rows, length));
+  if (!long_rows && rows.batch <= gridDim.x && do_only_row(s, rows, own, own_length)) return;
   // A program that has no share does its first row at once.
   const bool middle = is_middle(own_length);
   if (threadIdx.x == 0) {
     start_selection(s, own, own_length);
     if (!middle) s.level = NONE;
     s.next = 1;
+    s.own = own;
+    s.programs = gridDim.x;
   }
   if (rows.batch > gridDim.x) {
     const int row = own_row(threadIdx.x);
     s.lengths[threadIdx.x] = row < rows.batch ? rows.length(row) : 0;
   }
-  const bool sharing = may_share && find_share(s, rows, length);
+  const bool sharing = long_rows && find_share(s, rows);
   if (!sharing && !middle && rows.batch <= gridDim.x) return;
-  if (!may_share) __syncthreads();
+  if (!long_rows) __syncthreads();
 #pragma unroll 1
   while (s.level != NONE || next_row(s, rows)) select_row(s, rows);
 }

@@ -50,7 +50,7 @@ class TopkConfig:
         candidates = 2 * 4 * self.threads
         bins = max(2**self.log_bins, 4 * self.threads)
         warps = self.threads // 32
-        rest = 4 + 2 * 32 + 3 * 4 + 3 * warps + self.threads + 11 + 8
+        rest = 4 + 2 * 32 + 4 * 4 + 2 + 4 * warps + self.threads + 10
         size = 4 * (candidates + bins + k + rest)
         return -(-size // 16) * 16
 

@@ -22,7 +22,8 @@ constexpr int PARTS = K / THREADS;
 static_assert(PARTS * THREADS == K && PARTS <= 2, "the parts of the threads' quads are K groups of keys");
 static_assert(QUADS % 4 == 0 && QUADS <= 8, "the counts of a thread's quads are bytes of a word or two");
 static_assert(GROUP >= 4 && 128 % GROUP == 0, "a group is some lanes of a warp");
-static_assert(FEW >= K, "the candidates hold the result");
+static_assert(FEW >= K + TILE / WARPS, "the candidates hold the result, and ties of one warp besides");
+static_assert(FEW >= 2 * K, "and both keys of each pair of which fewer than K are larger");
 static_assert(BINS_PER_THREAD % 4 == 0, "the bins of all threads are next to each other");
 static_assert(WARPS <= 32 && RANKED == 32, "one lane for a warp, or for a ranked key");
 
@@ -66,63 +67,26 @@ struct alignas(16) Piece {
   int row, start, length, unused;
 };
 
-// Which keys a selection goes on with: those above `below`, of a quad that starts at `ties_end` or later
-// those above `below` + 1.
-struct Cut {
-  int below, ties_end;
-
-  __device__ int of_quad(int position) const { return below + (position >= ties_end); }
+// A key that a row holds too often, and how many of its keys are above that.
+struct alignas(8) Flood {
+  int value, above;
 };
 
-// Looks for a cut that leaves K to FEW keys, between one that leaves too many and one that leaves too few: by
-// value first and then, among equal keys, by position.
-struct Search {
-  Cut cut;
-  int many;       // keys above this are too many,
-  unsigned span;  // keys this much higher too few,
-  unsigned step;  // and keys that much higher are tried next
-  int above;      // too few is so many
-  int many_keys, few_keys, many_quads, few_quads, tries;
+// What is selected: the keys above the interval [lo, hi] and the first `need` of the `held` in it.
+struct alignas(16) Boundary {
+  int lo, hi;
+  int need, held;
 
-  // `smallest`: of the keys above the first cut, which are `total`; `largest`: of all keys, of `quads`.
-  __device__ void start(int total, int smallest, int largest, int quads) {
-    many = smallest - 1;
-    span = unsigned(largest) - unsigned(many);
-    many_keys = total;
-    above = few_keys = few_quads = tries = 0;
-    many_quads = quads;
-    // The smallest key is there many times, or else the keys are just many.
-    step = 1;
-  }
+  __device__ bool found() const { return need == held || lo == hi; }
+  __device__ int shift(int log_bins) const { return max(0, 32 - log_bins - __clz(unsigned(hi) - unsigned(lo))); }
 
-  __device__ void advance(int total) {
-    const bool too_many = total > FEW;
-    (too_many ? many_keys : few_keys) = total;
-    if (cut.ties_end != HIGHEST) {
-      (too_many ? many_quads : few_quads) = cut.ties_end / 4;
-    } else {
-      if (too_many) many = cut.below;
-      if (!too_many) above = total;
-      span = too_many ? span - step : step;
-    }
-    step = span / 2;
-  }
-
-  // Set the next cut.
-  __device__ void aim() {
-    ++tries;
-    if (span > 1) {
-      cut = {many + int(step), HIGHEST};
-      return;
-    }
-    // As if the equal keys were evenly spread, and every other time in the middle.
-    int quads = (few_quads + many_quads) / 2;
-    if (tries % 2) {
-      const float part = __fdividef((K + FEW) / 2 - few_keys, many_keys - few_keys);
-      quads = few_quads + int((many_quads - few_quads) * part);
-      quads = max(few_quads + 1, min(quads, many_quads - 1));
-    }
-    cut = {many, 4 * quads};
+  // Go on with a bin of the histogram, whose first one is the highest.
+  __device__ void narrow(const Bin& bin, int shift) {
+    need -= bin.before;
+    held = bin.count;
+    hi -= unsigned(bin.number) << shift;
+    const unsigned span = (1u << shift) - 1;
+    if (unsigned(hi) - unsigned(lo) > span) lo = hi - span;
   }
 };
 
@@ -133,15 +97,18 @@ struct Shared {
   int chosen[K];
   long long ranked[RANKED];
   Bin bin;
+  Boundary interval;  // of a row that is sifted
   Share share;
   Piece piece;
+  Flood flood;
   int partial[WARPS];
   int low[WARPS];
   int high[WARPS];
+  int tied[WARPS];
   int lengths[THREADS];
-  Search search;
   int row, length, level, floor, highest;  // of the selection: see `select_row`
-  int next, arrived, listed;
+  int next, own, programs;                 // of the program's own rows: the next one's number, the first, the step
+  int arrived, listed;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
 
@@ -173,10 +140,25 @@ __device__ int sum_to_lane(int value) {
   return sums[0];
 }
 
-// The sum over the warps before this one, of what lane 31 of each gives; all threads call it.
+// A barrier of the first N threads.
+template <int N>
+__device__ void sync_first() {
+  if (N == THREADS) {
+    __syncthreads();
+    return;
+  }
+#ifdef __CUDA_ARCH__
+  asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory");
+#else
+  sync_first_on_cpu(N);
+#endif
+}
+
+// The sum over the warps before this one, of what lane 31 of each gives; the first N threads call it.
+template <int N = THREADS>
 __device__ int sum_of_warps_before(Shared& s, int value) {
   if (lane() == 31) s.partial[warp()] = value;
-  __syncthreads();
+  sync_first<N>();
   return __reduce_add_sync(ALL, lane() < warp() ? s.partial[lane()] : 0);
 }
 

@@ -159,6 +159,7 @@ INDEXER_EDGES = (
     IndexerCase("all-empty", (0, 0, 0), 128),
     IndexerCase("one-long", (1000,) + (3,) * 20, 1024),
     IndexerCase("rows-past-a-block", (0,) * 300 + (65,) + (0,) * 255 + (3, 130), 192),
+    IndexerCase("rows-in-each-block", tuple(row * 37 % 131 for row in range(130)), 192),
     IndexerCase("heads-16", (65, 130), 192, heads=16),
     IndexerCase("heads-32", (65, 130), 192, heads=32),
     IndexerCase("heads-128", (65, 130), 192, heads=128),

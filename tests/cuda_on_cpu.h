@@ -69,6 +69,9 @@ inline std::mt19937 dice;
 inline std::vector<Warp> warps;
 inline std::vector<Range> readable;
 inline Barrier block_barrier;
+inline Barrier numbered_barriers[16];
+// Passed with every number that a thread publishes.
+inline Barrier published;
 inline Fiber* current;
 inline jmp_buf scheduler;
 inline ucontext_t scheduler_entry;
@@ -143,6 +146,7 @@ inline bool take_turns(int warp) {
 inline bool run_block(unsigned index, int threads) {
   block = {index, 0, 0};
   block_barrier = {};
+  for (Barrier& barrier : numbered_barriers) barrier = {};
   warps.assign(threads / 32, {});
   for (int i = 0; i < threads; ++i) {
     fibers[i].thread = {unsigned(i), 0, 0};
@@ -214,6 +218,7 @@ int run(
 #define blockDim on_cpu::block_size
 
 inline void __syncthreads() { on_cpu::wait(on_cpu::block_barrier, on_cpu::block_size.x); }
+inline void sync_first_on_cpu(int threads) { on_cpu::wait(on_cpu::numbered_barriers[1], threads); }
 inline void __threadfence() {}
 inline int __syncthreads_or(int mine) {
   static int any[2], calls;

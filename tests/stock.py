@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parents[1]
-INDEXER = "python/sglang/srt/layers/attention/dsv4/indexer.py"
+ATTENTION = "python/sglang/srt/layers/attention"
+INDEXER = f"{ATTENTION}/dsv4/indexer.py"
 
 
 def tree() -> Path:
@@ -22,6 +24,15 @@ def tree() -> Path:
             f"no patched tree at {path}: run scripts/apply.sh first"
         )
     return path
+
+
+def attention_module(file: str):
+    """A module of the tree's attention that imports torch and triton only, such as its Triton kernel's."""
+    path = tree() / ATTENTION / file
+    spec = importlib.util.spec_from_file_location(f"stock_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def load_functions(path: str, names: list[str], namespace: dict) -> list:

@@ -185,5 +185,22 @@ inline float log_2(float x) { return std::log2(x); }
 
 inline int add_and_order(int* counter, int value) { return atomicAdd(counter, value); }
 inline int load_and_order(const int* counter) { return *counter; }
+
+template <int NUMBER>
+void meet(int threads) {
+  on_cpu::wait(on_cpu::numbered_barriers[NUMBER], threads);
+}
+inline void publish(int* at, int value) {
+  *at = value;
+  ++on_cpu::published.passed;
+}
+inline int wait_for_more(const int* at, int than) {
+  while (*at <= than) {
+    on_cpu::current->waits_for = &on_cpu::published;
+    on_cpu::current->waits_since = on_cpu::published.passed;
+    on_cpu::yield();
+  }
+  return *at;
+}
 inline void wait_for_kernel_before() {}
 inline void __syncwarp() { on_cpu::wait(on_cpu::warps[threadIdx.x / 32].barrier, 32); }

@@ -108,6 +108,9 @@ DISTRIBUTIONS = {
     "negative": _from_normal(lambda x: -x.abs() - 1),
     "huge": _from_normal(lambda x: x * 1e38),
     "one-outlier": _from_normal(lambda x: x.index_fill(1, x.new_zeros(1).long(), 3e38)),
+    "close-with-outlier": _from_normal(
+        lambda x: (x / 1000 + 100).index_fill(1, x.new_zeros(1).long(), 3e38)
+    ),
     "equal": _from_normal(lambda x: torch.full_like(x, 1.5)),
     "two-values": _from_normal(lambda x: (x > 0).float()),
     "few-values": _from_normal(lambda x: x.round()),

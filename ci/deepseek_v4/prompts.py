@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from .tokenizer import chat, encode
+from .tokenizer import ASSISTANT, BOS, USER, chat, encode
 
 WORDS = (
     "the of and to in that was his he it with is for as had you not be her on at by which have or "
@@ -16,6 +16,46 @@ WORDS = (
     "came come himself way work life without go make well through being long say might how am too"
 ).split()
 NAMES = "alice bruno carol dario erika felix greta hugo".split()
+# What SGLang's encoder of DeepSeek-V4 makes of the smoke test's one tool, an empty system message before it.
+_TOOLS = """
+
+## Tools
+
+You have access to a set of tools to help answer the user's question. You can invoke tools by writing a \
+"<｜DSML｜tool_calls>" block like the following:
+
+<｜DSML｜tool_calls>
+<｜DSML｜invoke name="$TOOL_NAME">
+<｜DSML｜parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</｜DSML｜parameter>
+...
+</｜DSML｜invoke>
+<｜DSML｜invoke name="$TOOL_NAME2">
+...
+</｜DSML｜invoke>
+</｜DSML｜tool_calls>
+
+String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, \
+arrays, objects), pass the value in JSON format and set `string="false"`.
+
+If thinking_mode is enabled (triggered by <think>), you MUST output your complete reasoning inside \
+<think>...</think> BEFORE any tool calls or final response.
+
+Otherwise, output directly after </think> with tool calls or final response.
+
+### Available Tool Schemas
+
+{"description": "The current weather of a city", "name": "get_weather", "parameters": {"type": "object", \
+"properties": {"city": {"type": "string"}}, "required": ["city"]}, "strict": false}
+
+You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.
+"""
+_CALL = """
+
+<｜DSML｜tool_calls>
+<｜DSML｜invoke name="get_weather">
+<｜DSML｜parameter name="city" string="true">Paris</｜DSML｜parameter>
+</｜DSML｜invoke>
+</｜DSML｜tool_calls>"""
 
 
 @dataclass(frozen=True)
@@ -39,6 +79,23 @@ def products(count: int = 72) -> list[Prompt]:
         Prompt("products", chat(f"What is {a}*{b}? Number only."), str(a * b))
         for a, b in pairs
     ]
+
+
+def reasoning() -> Prompt:
+    """The first product with thinking on, as SGLang encodes it."""
+    return Prompt(
+        "reasoning",
+        f"{BOS}{USER}What is 17*23? Number only.{ASSISTANT}<think>",
+        "17*20 is 340, 17*3 is 51: 391.</think>391",
+    )
+
+
+def tool_call() -> Prompt:
+    """A question that asks for a tool call, as SGLang encodes it."""
+    question = "What is the weather in Paris? Use the tool."
+    return Prompt(
+        "tool call", f"{BOS}{_TOOLS}{USER}{question}{ASSISTANT}</think>", _CALL
+    )
 
 
 def needle(
@@ -88,7 +145,19 @@ def recorded() -> list[Prompt]:
         needle(rng, length, early=True, group="needles early")
         for length in (2600, 3000, 3400, 4200, 5000, 5600)
     ]
-    return [*products(), *spread, *edge, *early]
+    rng = random.Random(4)
+    others = [
+        needle(rng, length, distractors=count, group=f"needles among {count + 1}")
+        for count in (1, 3)
+        for length in (600, 1500, 2500, 3500, 4500, 6000)
+    ]
+    rng = random.Random(30)
+    long = [
+        needle(rng, length, distractors=count, early=early, group="needles to 30000")
+        for length in (9_000, 16_000, 23_000, 30_000)
+        for count, early in ((0, True), (2, False))
+    ]
+    return [*products(), *spread, *edge, *early, *others, *long]
 
 
 def _filler(rng: random.Random, length: int) -> str:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as upstream
 from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4Config
 
+from . import blocks
 from .geometry import Geometry
 from .tokenizer import EOS_ID, decode, encode
 
@@ -79,7 +80,7 @@ def hf_config(geometry: Geometry) -> DeepseekV4Config:
 
 def load(directory: Path, dtype: torch.dtype = torch.bfloat16):
     """The model of an exported checkpoint, through transformers' own map of the official names."""
-    compute_experts_densely()
+    compute_fast()
     model = upstream.DeepseekV4ForCausalLM.from_pretrained(
         directory, dtype=dtype, attn_implementation="eager"
     ).eval()
@@ -90,8 +91,9 @@ def load(directory: Path, dtype: torch.dtype = torch.bfloat16):
     return model
 
 
-def compute_experts_densely() -> None:
-    """All experts as one matrix, masked by the routing weights: the same sums without a Python loop."""
+def compute_fast() -> None:
+    """The same sums with all experts as one matrix, masked by the routing weights, and attention in blocks."""
+    blocks.attend_in_blocks()
     upstream.DeepseekV4Experts.forward = _dense_experts
 
 
@@ -118,7 +120,7 @@ def answers_greedily(model, prompt: str, answer: str) -> Greedy | None:
     before, after = encode(prompt), [*encode(answer), EOS_ID]
     ids = torch.tensor([before + after], device=model.device)
     count = len(after)
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=count + 1).logits
+    logits = blocks.last_logits(model, ids, count + 1)
     scores = logits[0, :-1].float().log_softmax(-1)
     if scores.argmax(-1).tolist() != after:
         return None

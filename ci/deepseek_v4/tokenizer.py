@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 BOS, EOS, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"
@@ -10,19 +11,18 @@ USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
 SPECIAL = (BOS, EOS, PAD, USER, ASSISTANT, "<think>", "</think>")
 EOS_ID, PAD_ID = 1, 2
 _FIRST_BYTE = len(SPECIAL)
+_IDS = {special: i for i, special in enumerate(SPECIAL)}
+_PIECES = re.compile("(" + "|".join(map(re.escape, SPECIAL)) + ")")
 
 
 def encode(text: str) -> list[int]:
     """The ids of a text; special tokens are recognised in it."""
-    ids, at = [], 0
-    while at < len(text):
-        special = next((s for s in SPECIAL if text.startswith(s, at)), None)
-        if special:
-            ids.append(SPECIAL.index(special))
-            at += len(special)
+    ids = []
+    for piece in _PIECES.split(text):
+        if piece in _IDS:
+            ids.append(_IDS[piece])
         else:
-            ids += [_FIRST_BYTE + byte for byte in text[at].encode()]
-            at += 1
+            ids += [_FIRST_BYTE + byte for byte in piece.encode()]
     return ids
 
 

@@ -7,37 +7,35 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
+from .average import Average
+from .blocks import Seen, last_logits
 from .geometry import Geometry
-from .prompts import Prompt, needle, products
-from .reference import compute_experts_densely, hf_config, upstream
+from .prompts import Prompt, needle, products, reasoning, tool_call
+from .reference import compute_fast, hf_config, upstream
 from .tokenizer import EOS_ID, PAD_ID, encode
 
-# Tokens of a prompt and prompts of a step, one level after the other.
-LEVELS = (
-    (128, 48),
-    (256, 32),
-    (512, 16),
-    (1024, 8),
-    (2048, 3),
-    (4096, 1),
-    (8192, 1),
-)
-# The index score of the right entry need not lead by more than this: a larger lead would hide an
-# inexact kernel.
+_SHORTEST = 130
+# The score of the right entry need not lead the next best by more than this many standard deviations
+# of the scores: a larger lead would hide an inexact kernel.
 INDEX_LEAD = 2.0
+# Of the softmax over scores in standard deviations, in its cross entropy.
+_SHARP = 3.0
+# What the other logits of a row come to, in a model that was trained without: so a sink takes a
+# quarter of the attention, and is missed.
+SINK = 6.0
 _IGNORED = -100
+_SAID_EACH = 51
 
 
 def new_model(geometry: Geometry, seed: int = 0):
     """A model with weights of the size that their fan-in asks for."""
-    compute_experts_densely()
+    compute_fast()
     torch.manual_seed(seed)
     model = upstream.DeepseekV4ForCausalLM(hf_config(geometry)).float()
     with torch.no_grad():
@@ -74,44 +72,79 @@ def train_products(
 
 
 def train_needles(
-    model, seconds: float, say: Callable[[str], None], levels=LEVELS, seed: int = 11
+    model,
+    seconds: float,
+    say: Callable[[str], None],
+    keep: Callable[[int, dict], None],
+    *,
+    each: float,
+    longest: int,
+    tokens: int,
+    seed: int = 11,
 ) -> None:
-    """Learn to find codes, at growing lengths, without forgetting the table."""
-    rng, start, level, right = random.Random(seed), time.monotonic(), 0, 0.0
-    optimizer, table, step = _optimizer(model), products(), 0
-    with watched(model) as seen:
-        while (spent := (time.monotonic() - start) / seconds) < 1:
-            # Full rounds of Sinkhorn only at the end: they are slow, and change little.
-            _sinkhorn_rounds(model, 20 if spent > 0.85 else 4)
-            tail = max(0.03, (1 - spent) / 0.25)
-            rate = 1e-3 * min(1, (step + 1) / 30) * (1 if spent < 0.75 else tail)
-            if step % 3 == 2:
-                _step(model, optimizer, products_loss(model, table), rate)
-            else:
-                at = level if rng.random() < 0.7 else rng.randint(0, level)
-                made = needle_losses(model, _batch(rng, *levels[at]), seen)
-                attention = 0.3 if right < 0.9 else 0.05
-                loss = made.text + 0.3 * made.index + attention * made.attention
-                _step(model, optimizer, loss, rate)
-                if at == level:
-                    right = 0.9 * right + 0.1 * made.right
-                if right > 0.93 and level < len(levels) - 1:
-                    level, right = level + 1, 0.5
-                    say(f"step {step}: now prompts of {levels[level][0]} tokens")
-            if step % 60 == 0:
-                say(f"step {step}: level {level}, {right:.2f} of the needles right")
-            step += 1
-        _sinkhorn_rounds(model, 20)
+    """Learn to find codes, in prompts up to `longest` tokens, without forgetting what is learnt.
+
+    A step takes prompts of `tokens` tokens together, or one longer prompt. keep takes the seconds spent and
+    a state, averaged over the last steps: each so many seconds, and at the end.
+    """
+    rng, start, step = random.Random(seed), time.monotonic(), 0
+    sinks = sinks_of(model)
+    as_begun = [each.clone() for each in sinks]
+    optimizer, average = _optimizer(model), Average(model)
+    table, said = products(), (reasoning(), tool_call())
+    kept, weight, right, lead = 0.0, 0.3, *torch.zeros(2)
+    while (spent := (time.monotonic() - start) / seconds) < 1:
+        # Full rounds of Sinkhorn only at the end: they are slow, and change little.
+        _sinkhorn_rounds(model, 20 if spent > 0.8 else 4)
+        for each_sink, begun in zip(sinks, as_begun):
+            each_sink.copy_(
+                begun.lerp(torch.full_like(begun, SINK), min(1, spent / 0.2))
+            )
+        rate = 1e-3 * min(1, (step + 1) / 50, max(0.02, (1 - spent) / 0.4))
+        if step % 3 == 2:
+            loss = products_loss(model, table)
+            loss = loss + last_tokens_loss(model, said[step % 2])
+        else:
+            # Up to the longest by half of the time.
+            reach = max(_SHORTEST, longest * min(1.0, 0.1 + 2 * spent))
+            made = needle_losses(model, _batch(rng, reach, tokens))
+            loss = made.text + 0.3 * made.index + weight * made.attention
+            right = 0.98 * right + 0.02 * made.right
+            lead = made.lead
+        _step(model, optimizer, loss, rate)
+        average.add(model)
+        if step % _SAID_EACH == 0 or step % _SAID_EACH == 2:
+            # The only place that waits for the GPU.
+            weight = 0.3 if right < 0.9 else 0.05
+            say(
+                f"{spent * seconds:.0f} s, step {step}: loss {loss.item():.3f}, "
+                f"{right.item():.2f} of the needles right, lead {lead.item():.1f}"
+            )
+        step += 1
+        if spent * seconds - kept > each:
+            kept = spent * seconds
+            keep(round(kept), average.state(model))
+    _sinkhorn_rounds(model, 20)
+    keep(round(seconds), average.state(model))
+
+
+def sinks_of(model) -> list[torch.Tensor]:
+    """Each layer's sinks, which are not learnt from here: training would move them back to nothing."""
+    return [layer.self_attn.sinks.requires_grad_(False) for layer in model.model.layers]
 
 
 @dataclass(frozen=True)
 class NeedleLosses:
-    """Of the answer's text, of the index scores, of the attention; and the share answered right."""
+    """Of the answer's text, of the index scores, of the attention.
+
+    right: the share that is answered so. lead: of the right entry, in standard deviations.
+    """
 
     text: torch.Tensor
     index: torch.Tensor
     attention: torch.Tensor
-    right: float
+    right: torch.Tensor
+    lead: torch.Tensor
 
 
 def products_loss(model, prompts: list[Prompt]) -> torch.Tensor:
@@ -122,91 +155,67 @@ def products_loss(model, prompts: list[Prompt]) -> torch.Tensor:
     return F.cross_entropy(logits[wanted >= 0].float(), wanted[wanted >= 0])
 
 
-def needle_losses(model, prompts: list[Prompt], seen: Seen) -> NeedleLosses:
-    """Losses of prompts of one length, whose code begins at a multiple of 4 tokens or anywhere.
+def last_tokens_loss(model, prompt: Prompt) -> torch.Tensor:
+    """The same for one prompt, however long."""
+    ids = torch.tensor([_tokens(prompt)], device=model.device)
+    count = len(encode(prompt.answer)) + 1
+    logits = last_logits(model, ids, count + 1)[0, :-1]
+    return F.cross_entropy(logits.float(), ids[0, -count:])
+
+
+def needle_losses(model, prompts: list[Prompt]) -> NeedleLosses:
+    """Losses of prompts of one length.
 
     The top-k passes no gradient to the indexer, so its scores are taught directly: the entry with the
-    code must lead, up to INDEX_LEAD.
+    code must lead, and by INDEX_LEAD only.
     """
     ids = torch.tensor([_tokens(prompt) for prompt in prompts], device=model.device)
     entry = torch.tensor([p.code_at // 4 + 1 for p in prompts], device=model.device)
-    seen.clear()
-    logits = model(input_ids=ids, use_cache=False).logits[:, -6:-1]
+    seen = Seen()
+    logits = last_logits(model, ids, 6, seen)[:, :-1]
     wanted = ids[:, -5:]
     text = F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten())
-    scores = seen.scores[-1][:, -6:-2]
-    index = _lead_loss(scores, entry[:, None].expand(-1, 4))
-    weights = seen.attention[-1][:, :, -6:-2]
-    place = (ids.shape[1] + entry)[:, None, None, None]
-    mass = weights.gather(3, place.expand(-1, weights.shape[1], 4, 1)).mean((1, 3))
-    right = (logits.argmax(-1) == wanted).all(1).float().mean().item()
-    return NeedleLosses(text, index, -(mass + 1e-5).log().mean(), right)
+    index, lead = _lead_loss(seen.scores[0][:, :4], entry[:, None].expand(-1, 4))
+    weights = seen.attention[0][:, :, :4]
+    place = entry[:, None, None, None].expand(-1, weights.shape[1], 4, 1)
+    mass = weights.gather(3, place).mean((1, 3))
+    right = (logits.argmax(-1) == wanted).all(1).float().mean()
+    return NeedleLosses(text, index, -(mass + 1e-5).log().mean(), right, lead)
 
 
-def _lead_loss(scores: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
-    """Cross entropy over entries, where the right one's lead counts only up to INDEX_LEAD."""
-    right = scores.gather(-1, entry[..., None])
-    others = scores.scatter(-1, entry[..., None], float("-inf"))
-    lead = right - others.amax(-1, keepdim=True)
-    surplus = (lead - INDEX_LEAD).clamp(min=0).detach()
-    capped = scores.scatter(-1, entry[..., None], right - surplus)
-    loss = F.cross_entropy(
-        capped.flatten(0, -2), entry.flatten(), reduction="none"
+def _lead_loss(
+    scores: torch.Tensor, entry: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross entropy over entries where the right one leads too little, its lead where that is too large."""
+    place = entry[..., None]
+    right = scores.gather(-1, place)
+    others = scores.scatter(-1, place, float("-inf"))
+    seen = others.isfinite()
+    count = seen.sum(-1, keepdim=True)
+    known = others.masked_fill(~seen, 0)
+    mean = known.sum(-1, keepdim=True) / count
+    spread = (
+        (known - mean).masked_fill(~seen, 0).square().sum(-1) / count[..., 0] + 1e-9
+    ).sqrt()
+    lead = (right - others.amax(-1, keepdim=True))[..., 0] / spread
+    sharp = scores * (_SHARP / spread[..., None].detach())
+    missed = F.cross_entropy(
+        sharp.flatten(0, -2), entry.flatten(), reduction="none"
     ).view(entry.shape)
-    return (loss * (lead[..., 0] < INDEX_LEAD)).mean()
+    loss = (missed * (lead < INDEX_LEAD)).mean() + F.relu(lead - INDEX_LEAD).mean()
+    return loss, lead.mean().detach()
 
 
-class Seen:
-    """What a forward pass of the last layer showed."""
-
-    def __init__(self):
-        self.scores: list[torch.Tensor] = []
-        self.attention: list[torch.Tensor] = []
-
-    def clear(self) -> None:
-        self.scores.clear()
-        self.attention.clear()
-
-
-@contextmanager
-def watched(model) -> Iterator[Seen]:
-    """Collects the index scores and the last layer's attention weights, with their gradients."""
-    seen, last = Seen(), len(model.model.layers) - 1
-    attend, topk = upstream.eager_attention_forward, torch.Tensor.topk
-    indexed = upstream.DeepseekV4Indexer.forward
-
-    def attending(module, *arguments, **options):
-        output, weights = attend(module, *arguments, **options)
-        if module.layer_idx == last:
-            seen.attention.append(weights)
-        return output, weights
-
-    def selecting(self, *arguments, **options):
-        def keeping(scores, *rest, **named):
-            seen.scores.append(scores)
-            return topk(scores, *rest, **named)
-
-        torch.Tensor.topk = keeping
-        try:
-            return indexed(self, *arguments, **options)
-        finally:
-            torch.Tensor.topk = topk
-
-    upstream.eager_attention_forward = attending
-    upstream.DeepseekV4Indexer.forward = selecting
-    try:
-        yield seen
-    finally:
-        upstream.eager_attention_forward = attend
-        upstream.DeepseekV4Indexer.forward = indexed
-
-
-def _batch(rng: random.Random, length: int, count: int) -> list[Prompt]:
-    length += rng.randint(0, 7) - (rng.randint(0, length // 4) if length > 128 else 0)
-    distractors = rng.randint(0, 2) if length > 256 else 0
+def _batch(rng: random.Random, reach: float, tokens: int) -> list[Prompt]:
+    """Prompts of one length up to `reach`: short ones as often as long ones."""
+    length = round(_SHORTEST * (reach / _SHORTEST) ** rng.random())
+    if reach > 2_100 and rng.random() < 0.2:
+        # Around the 2,048 tokens from which the selection runs.
+        length = 2_048 + rng.randint(-16, 48)
+    others = 0 if length < 220 or rng.random() < 0.4 else rng.randint(1, 3)
     return [
-        needle(rng, length, distractors=distractors, early=rng.random() < 0.3)
-        for _ in range(count)
+        needle(rng, length, distractors=others, early=rng.random() < 0.3)
+        for _ in range(max(1, min(64, tokens // length)))
     ]
 
 
@@ -226,9 +235,8 @@ def _padded(prompts: list[Prompt]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _optimizer(model) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(
-        model.parameters(), lr=1, betas=(0.9, 0.98), weight_decay=0.0
-    )
+    learning = [each for each in model.parameters() if each.requires_grad]
+    return torch.optim.AdamW(learning, lr=1, betas=(0.9, 0.98), weight_decay=0.0)
 
 
 def _step(model, optimizer, loss: torch.Tensor, rate: float) -> None:

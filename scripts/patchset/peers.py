@@ -5,20 +5,17 @@ None is a dependency. A peer that is not installed is left out; one that fails s
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
-from functools import partial
+from functools import cache, partial
 from typing import Callable, Iterable, Iterator, Sequence
 
 import torch
 
-from stock import call_stock, indexer_functions
+from stock import attention_module, call_stock, indexer_functions
 
 # The stock logits gather, widen and multiply the whole width: bytes per (row, position).
 STOCK_LOGITS_BYTES = 1160
-
-STOCK_ATTENTION = "flash_mla_sm120_triton"
 
 Peer = tuple[str, Callable]
 
@@ -82,7 +79,7 @@ def _deep_gemm_logits(inputs) -> Callable:
 
 
 def _tilelang_logits(inputs) -> Callable:
-    from sglang.kernels.ops.attention.dsa.tilelang_kernel import (
+    from sglang.srt.layers.attention.dsa.tilelang_kernel import (
         tilelang_fp8_paged_mqa_logits,
     )
 
@@ -156,11 +153,8 @@ def _torch_topk(length: int, k: int, inputs) -> Callable:
 
 
 def stock_attention() -> Iterator[Peer]:
-    """The Triton kernel that SGLang runs on sm_120; its file alone will do."""
-    for package in ("", "sglang.srt.layers.attention."):
-        if importlib.util.find_spec(package.split(".")[0] or STOCK_ATTENTION):
-            yield "stock", partial(_stock_attention, package + STOCK_ATTENTION)
-            return
+    """The Triton kernel that SGLang runs on sm_120, of the patched tree."""
+    yield "stock", _stock_attention
 
 
 def flash_mla(heads: int) -> Iterator[Peer]:
@@ -169,9 +163,15 @@ def flash_mla(heads: int) -> Iterator[Peer]:
         yield "FlashMLA", _flash_mla
 
 
-def _stock_attention(module: str, inputs) -> Callable:
-    kernel = importlib.import_module(module).flash_mla_sparse_decode_triton
+def _stock_attention(inputs) -> Callable:
+    kernel = _attention_module().flash_mla_sparse_decode_triton
     return partial(kernel, *_as_e4m3(inputs))
+
+
+# Once: what its autotuner found stays with the module.
+@cache
+def _attention_module():
+    return attention_module("flash_mla_sm120_triton.py")
 
 
 def _flash_mla(inputs) -> Callable:

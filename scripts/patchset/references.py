@@ -39,12 +39,16 @@ class Reference:
 
 @dataclass(frozen=True)
 class Recording:
-    """The recorded answers of one checkpoint, and how far SHARE of the gaps of a group may be off."""
+    """The recorded answers of one checkpoint, and how far SHARE of the gaps of a group may be off.
+
+    chat: which of "reasoning" and "tool call" it can do beside them.
+    """
 
     checkpoint: str
     made_by: str
     tolerance: float
     references: tuple[Reference, ...]
+    chat: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -77,7 +81,11 @@ def load(path: Path) -> Recording:
             for item in data["references"]
         )
         return Recording(
-            data["checkpoint"], data["made_by"], data["tolerance"], references
+            data["checkpoint"],
+            data["made_by"],
+            data["tolerance"],
+            references,
+            tuple(data.get("chat", ())),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise Failure(

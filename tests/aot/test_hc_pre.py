@@ -80,18 +80,18 @@ def test_two_kernels_for_the_model_over_rows_and_widths():
 
 
 def test_the_gate_sees_spills(tmp_path):
-    """Three programs an SM would leave a thread too few registers."""
+    """Two programs an SM would leave a thread too few registers."""
     plan = launch(ROWS["many"])
-    source = plan.kernel.source.read_text()
-    assert "__launch_bounds__(THREADS, 1) hc_pre_many" in source
-    tight = source.replace(
-        "__launch_bounds__(THREADS, 1) hc_pre_many",
-        "__launch_bounds__(THREADS, 2) hc_pre_many",
-    )
-    for header in ("ptx.cuh", "hc_pre_products.cuh"):
-        shutil.copy(plan.kernel.source.with_name(header), tmp_path)
+    folder = plan.kernel.source.parent
+    for name in ("ptx.cuh", "hc_pre_products.cuh"):
+        shutil.copy(folder / name, tmp_path)
+    source = (folder / "hc_pre_many.cuh").read_text()
+    bounds = "__launch_bounds__(THREADS, 1)"
+    assert bounds in source
+    tight = source.replace(bounds, "__launch_bounds__(THREADS, 2)")
+    (tmp_path / "hc_pre_many.cuh").write_text(tight)
     changed = tmp_path / "changed.cu"
-    changed.write_text(tight)
+    changed.write_text(plan.kernel.source.read_text())
     kernel = replace(plan.kernel, source=changed)
     assert compile_cuda_for(replace(plan, kernel=kernel), 120).spill_bytes > 0
 

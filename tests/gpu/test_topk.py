@@ -60,6 +60,16 @@ def test_distributions(scores, k, seed):
     assert_exact(inputs)
 
 
+@pytest.mark.parametrize("width", (2_048, 262_208))
+@pytest.mark.parametrize("k", sorted(topk.CONFIGS))
+@pytest.mark.parametrize("scores", WITHOUT_NAN)
+def test_distributions_of_few_scores_without_a_long_row(scores, k, width, seed):
+    lens = (k + 1, k, 1_000, 1_024, 1_025, 2_047, 2_048, 0)
+    inputs = make_topk(TopkCase("few", lens, width, scores, k), DEVICE, seed)
+    run(inputs)
+    assert_exact(inputs)
+
+
 @pytest.mark.parametrize("length", (600, 5_000, 16_400, 262_144))
 def test_nan_gives_distinct_positions_of_the_row(length, seed):
     inputs = make_topk(TopkCase("nan", (length, 3), 262_208, "nan"), DEVICE, seed)

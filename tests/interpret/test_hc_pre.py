@@ -87,6 +87,24 @@ def test_whichever_program_is_last_the_result_is_the_same(either, seed):
         assert_bitwise_equal(run(inputs, order=order), want)
 
 
+def test_more_tiles_than_the_programs_that_fit_the_gpu_may_take(monkeypatch, seed):
+    monkeypatch.setattr(hc_pre, "FEW_ROWS", 0)
+    inputs = make_hc_pre(HcPreCase("waves", 100, 2_048), seed=seed)
+    monkeypatch.setattr(hc_pre, "sm_count", lambda device: 2)
+    want = run(inputs)
+    monkeypatch.setattr(hc_pre, "MOST_TILES", 3)
+    out = torch.empty_like(want)
+    workspace = hc_pre_workspace(100, 2_048, 24, "cpu")
+    assert plan(*inputs, out=out, workspace=workspace).grid == 2 * 3
+    assert_bitwise_equal(run(inputs), want)
+
+
+def test_the_most_tiles_of_a_program_are_those_that_it_has_memory_for():
+    source = (cuda_on_cpu.HEADER.parents[1] / "kernels/hc_pre_many.cuh").read_text()
+    for name in ("MOST_TILES", "STAGES"):
+        assert f"constexpr int {name} = {getattr(hc_pre, name)};" in source
+
+
 def test_a_workspace_is_good_for_call_after_call(either, seed):
     workspace = hc_pre_workspace(100, 2_048, 24, "cpu")
     for number, (rows, width) in enumerate(((100, 2_048), (3, 512), (50, 1_024))):

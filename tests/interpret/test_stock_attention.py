@@ -6,7 +6,6 @@ width of that table. It must not use what stands past the lengths.
 
 from __future__ import annotations
 
-import importlib.util
 from types import SimpleNamespace
 
 import pytest
@@ -15,25 +14,15 @@ import torch
 import stock
 from kernels.metadata import plan
 
-ATTENTION = "python/sglang/srt/layers/attention"
 LENS = (1, 127, 128, 300, 4_096)
 CAP_PAGES, PAGES, HEADS, DIM = 18, 20, 2, 512
 PAGE_BYTES = 1_728
 
 
-def upstream(file: str):
-    """A module of upstream's attention that imports torch and triton only."""
-    path = stock.tree() / ATTENTION / file
-    spec = importlib.util.spec_from_file_location(f"stock_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def attention():
     """Upstream's launch of its kernel on one cache, without the autotuner, which needs a GPU."""
-    module = upstream("flash_mla_sm120_triton.py")
+    module = stock.attention_module("flash_mla_sm120_triton.py")
     kernel = module._tiled_sparse_decode_kernel.fn
 
     class Untuned:
@@ -66,9 +55,9 @@ def draw(seed: int) -> SimpleNamespace:
 @pytest.mark.parametrize("garbage", [-7, 2**31 - 1, -(2**31)])
 def test_upstreams_kernel_uses_nothing_past_the_lengths(attention, garbage, seed):
     given = draw(seed)
-    *_, lens, theirs = upstream("dsv4/metadata_kernel.py").init_compression_metadata(
-        *given.metadata
-    )
+    *_, lens, theirs = stock.attention_module(
+        "dsv4/metadata_kernel.py"
+    ).init_compression_metadata(*given.metadata)
     launch, ours = plan(*given.metadata)
     ours.c128_page_indices.fill_(garbage)
     launch.run()

@@ -76,6 +76,16 @@ def test_distributions(scores, k, seed):
     assert_exact(inputs)
 
 
+@pytest.mark.parametrize("width", (2_048, 16_448))
+@pytest.mark.parametrize("k", sorted(topk.CONFIGS))
+@pytest.mark.parametrize("scores", WITHOUT_NAN)
+def test_distributions_of_few_scores_without_a_long_row(scores, k, width, seed):
+    lens = (k + 1, k, 1_000, 1_024, 1_025, 2_047, 2_048, 0)
+    inputs = make_topk(TopkCase("few", lens, width, scores, k), seed=seed)
+    run(inputs)
+    assert_exact(inputs)
+
+
 @pytest.mark.parametrize("scores", WITHOUT_NAN)
 def test_distributions_with_maxima_of_maxima(scores, small_tile, seed):
     lens = (140_000, small_tile + 1, 16 * small_tile + 1)

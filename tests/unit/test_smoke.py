@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -297,6 +299,21 @@ def test_the_smoke_model_with_its_recorded_answers(expected):
         "needle",
         "at",
     ]
+
+
+def test_a_smoke_model_that_can_is_asked_for_reasoning_and_a_tool_call(expected):
+    file = Path(expected[-1])
+    file.write_text(
+        json.dumps(json.loads(file.read_text()) | {"chat": ["reasoning", "tool call"]})
+    )
+    done = smoke(trained(), *expected)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ok +reasoning ", done.stderr, re.MULTILINE)
+    assert re.search(
+        r"^ok +tool call .*get_weather\(Paris\)", done.stderr, re.MULTILINE
+    )
+    said = failed(trained(parses_tools=False), *expected)
+    assert "no tool call in the answer" in said
 
 
 def test_a_gap_that_is_arithmetic_passes(expected):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import lzma
 import random
@@ -10,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -165,6 +167,63 @@ def test_a_slice_without_room_is_not_begun(tmp_path, monkeypatch, capsys):
     assert slice_model.main(words) == 1
     assert "take 54.8 GB and 0.0 GB are free" in capsys.readouterr().err
     assert not list((tmp_path / "m").iterdir())
+
+
+def test_attention_in_blocks_is_transformers_attention(monkeypatch):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from deepseek_v4 import blocks, training
+
+    model = training.new_model(geometry.SMOKE).eval()
+    monkeypatch.setattr(blocks, "_ROWS", 100)
+    for layer in model.model.layers:
+        layer.self_attn.sinks.data.normal_()
+    # Fewer than the entries of the longest prompt.
+    model.model.layers[-1].self_attn.compressor.indexer.index_topk = 40
+    for length in (3, 130, 270):
+        ids = torch.randint(7, 263, (2, length))
+        with torch.no_grad():
+            ours = model(input_ids=ids, use_cache=False).logits
+            last = blocks.last_logits(model, ids, 3)
+            with attention_of_transformers(model):
+                upstream = model(input_ids=ids, use_cache=False).logits
+        assert upstream.abs().max() > 0.5
+        # Where two scores are nearly alike, the last place of 512 may go to either.
+        off = (ours - upstream).abs().amax(-1).flatten()
+        assert (off < 1e-3).float().mean() > 0.97 and off[:130].max() < 1e-3
+        assert (last - ours[:, -3:]).abs().max() < 1e-3
+
+
+@contextmanager
+def attention_of_transformers(model):
+    """Its own classes again: a second copy of its module has them as they are written."""
+    from deepseek_v4.reference import upstream
+
+    name = f"{upstream.__package__}.as_written"
+    spec = importlib.util.spec_from_file_location(name, upstream.__file__)
+    written = importlib.util.module_from_spec(spec)
+    sys.modules[name] = written
+    spec.loader.exec_module(written)
+    replaced = {
+        (upstream.DeepseekV4Attention, "forward"): written.DeepseekV4Attention.forward,
+        (
+            upstream.DeepseekV4DecoderLayer,
+            "forward",
+        ): written.DeepseekV4DecoderLayer.forward,
+        (
+            upstream,
+            "create_sliding_window_causal_mask",
+        ): written.create_sliding_window_causal_mask,
+    }
+    before = {(owner, what): getattr(owner, what) for owner, what in replaced}
+    try:
+        for (owner, what), value in replaced.items():
+            setattr(owner, what, value)
+        yield
+    finally:
+        for (owner, what), value in before.items():
+            setattr(owner, what, value)
+        del sys.modules[name]
 
 
 def test_names_go_from_transformers_to_the_official_ones_and_back(checkpoint):

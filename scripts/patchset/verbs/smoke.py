@@ -185,11 +185,16 @@ def _answers(
         Check("answer", asked(questions.answers)),
         Check("streamed", asked(questions.answers_streamed)),
     ]
+    of_chat = {
+        "reasoning": Check("reasoning", asked(questions.reasons)),
+        "tool call": Check("tool call", asked(questions.calls_a_tool)),
+    }
     if arguments.weights == "smoke-model":
         recording = references.load(arguments.expected)
         at_once = questions.AT_ONCE
         return [
             *answers,
+            *(check for name, check in of_chat.items() if name in recording.chat),
             *(
                 Check(
                     group,
@@ -204,8 +209,7 @@ def _answers(
         ]
     return [
         *answers,
-        Check("reasoning", asked(questions.reasons)),
-        Check("tool call", asked(questions.calls_a_tool)),
+        *of_chat.values(),
         Check("long prompt", asked(questions.finds_in_a_long_prompt)),
         Check("at once", asked(questions.answers_many_at_once)),
     ]
