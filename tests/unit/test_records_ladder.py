@@ -150,6 +150,24 @@ def test_the_ladder_on_the_page_and_its_chart(made):
     assert code == 0 and told["stale"] == []
 
 
+@pytest.mark.parametrize("against", ["0030@8k", "0030-off"])
+def test_a_checkpoint_beside_itself_is_no_step_of_the_chart(against):
+    def drawn(*pairs):
+        measured = [
+            read(data, arm=arm, **({"against": over} if over else {}))
+            | {"reader": "server-steps", "select": {"arm": arm, "against": over}}
+            for arm, over in pairs
+        ]
+        return ladder.drawn({"0030-indexer": {"measurements": measured}})
+
+    data = raw()
+    data["arms"].append(data["arms"][1] | {"name": against, "env": {"A": "off"}})
+    data["runs"] += [r | {"arm": against} for r in data["runs"] if r["arm"] == "0030"]
+    pairs = [("0030", "stock"), ("0030", against)]
+    assert drawn(*pairs) == drawn(pairs[0])
+    assert drawn(pairs[1]) is None
+
+
 def test_a_page_without_a_chart_names_none(own):
     recorded = Made(own)
     steps(recorded.root, VALUES)

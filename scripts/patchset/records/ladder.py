@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from . import chart, rows, server_steps
@@ -59,7 +60,7 @@ def drawn(known: Mapping[str, Mapping]) -> str | None:
     steps = [
         (id, each)
         for id, each in of(known)
-        if each["result"]["context"] == CONTEXT and _is_step(id, each)
+        if each["result"]["context"] == CONTEXT and _is_step(each)
     ]
     if not steps:
         return None
@@ -73,10 +74,14 @@ def drawn(known: Mapping[str, Mapping]) -> str | None:
     )
 
 
-def _is_step(id: str, measurement: Mapping) -> bool:
-    """Whether a measurement is of its checkpoint as a whole, over the one below, and of no flag alone."""
-    against = measurement["select"].get("against", "")
-    return measurement["select"]["arm"].partition("-")[0] != against.partition("-")[0]
+def _is_step(measurement: Mapping) -> bool:
+    """Whether a measurement is of its checkpoint over the one below, and of no flag or context alone."""
+    select = measurement["select"]
+    # An arm is named by its checkpoint, then "-" and a flag or "@" and a context.
+    of, over = (
+        re.match("[^-@]*", select.get(part, ""))[0] for part in ("arm", "against")
+    )
+    return of != over
 
 
 def _cell(result: Mapping) -> str:
