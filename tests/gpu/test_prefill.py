@@ -92,6 +92,8 @@ def test_a_captured_graph_replays_the_blocks(seed):
         by_rows(select)(scores, lens, inputs.page_table, sums, 64, None)
 
     stream = torch.cuda.Stream()
+    # On a busy GPU the inputs may still be being written.
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         run(64)
     torch.cuda.synchronize()
