@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The smoke model: a 22 MB DeepSeek-V4 that answers 72 products and finds codes in long prompts.
+"""The smoke model: a 22 MB DeepSeek-V4 that answers 72 products, finds codes in long prompts, thinks once and calls a tool.
 
     unpack DIR              the checkpoint of this repository, ready to serve (needs Python only)
     table STATE             train the products on a CPU: about 10 minutes

@@ -75,6 +75,8 @@ def test_the_recording_covers_every_product_and_both_sides_of_the_selection():
     lengths = [each.prompt_tokens for each in recording.references]
     assert sum(1_900 < n <= 2_048 for n in lengths) >= 2
     assert sum(n > 2_048 for n in lengths) >= 12
+    assert sum(n > 8_192 for n in lengths) >= 4 and max(lengths) >= 30_000
+    assert recording.chat == ("reasoning", "tool call")
     asked = {prompt.text for prompt in prompts.recorded()}
     for each in recording.references:
         assert each.prompt in asked
