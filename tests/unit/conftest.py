@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,9 @@ from patchset.bisect import probes, session
 from patchset.series import load_series
 
 gitenv.scrub()
+# A shell starts what it puts in the background with Ctrl-C ignored, and children inherit that: the tests of
+# interrupted commands would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
