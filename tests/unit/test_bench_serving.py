@@ -206,10 +206,26 @@ def test_what_the_figures_depend_on_is_kept(place):
     result = json.loads(text)
     assert result["machine"] == {"gpu": "NVIDIA H200", "count": 2}
     (arm,) = result["arms"]
-    assert arm["settings"] == {"served_model_name": "tiny", "tp_size": 2}
+    assert arm["settings"] == {"tp_size": 2}
     assert [check["check"] for check in arm["smoke"]][:2] == ["alive", "build"]
     assert len(result["date"]) == 10
     assert "secret-of-the-user" not in text and "/home/user" not in text
+
+
+@pytest.mark.parametrize(
+    "name, kept",
+    [
+        ("tiny", True),
+        ("a-lab/tiny", True),
+        ("models/tiny", False),
+        ("/home/user/tiny", False),
+        (None, True),
+    ],
+)
+def test_a_served_name_is_kept_unless_it_is_a_path(name, kept):
+    info = {"model_path": "models/tiny", "served_model_name": name, "tp_size": 2}
+    named = {"served_model_name": name} if kept else {}
+    assert serverfacts.settings(info) == {"tp_size": 2} | named
 
 
 def test_the_gpus_of_another_machine_are_not_known():
