@@ -15,7 +15,7 @@ from patchset import gitenv
 from patchset.bundle import make, wheels
 from patchset.errors import Exit, Failure
 from patchset.verbs import bundle as verb
-from test_bundle_wheels import PYTHON, TARGET, make_wheel
+from test_bundle_wheels import CLOSURE, PYTHON, TARGET, make_wheel, wheel
 
 
 def fill(site: Path) -> list[str]:
@@ -223,6 +223,20 @@ def test_a_package_that_is_none_is_no_name_to_leave_out(pip, own_tree, tmp_path)
     assert done.returncode == Exit.USAGE
     assert "--without Sglnag: SGLang needs no such package" in done.stderr
     assert "sglang" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_what_an_extra_needs_is_packed_though_torch_needs_it_too(
+    own_tree, tmp_path, monkeypatch
+):
+    found = [*CLOSURE, wheel("foo", "sympy ; extra == 'bar'")]
+    monkeypatch.setattr(wheels, "closure", lambda *_: found)
+    monkeypatch.setattr(wheels, "download", lambda *_: [])
+    words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
+    done = patchset(*words, "--add", "foo[bar]==1.0")
+    assert done.returncode == 0, done.stderr
+    packed = json.loads((tmp_path / "out" / make.MANIFEST).read_text())["packages"]
+    assert {"foo==1.0", "sympy==1.0", "mpmath==1.0"} < set(packed)
+    assert "torch==1.0" not in packed
 
 
 def test_compiled_kernels_travel_and_are_found(

@@ -10,8 +10,8 @@ import pytest
 
 from patchset.bundle import wheels
 from patchset.bundle.target import Target
-from patchset.bundle.wheels import Wheel, without
-from patchset.errors import Failure
+from patchset.bundle.wheels import Wheel, asked_for, without
+from patchset.errors import Exit, Failure
 from patchset.verbs.bundle import TORCH
 
 PYTHON = "%d.%d" % sys.version_info[:2]
@@ -84,8 +84,31 @@ def test_a_package_and_what_it_alone_needs_are_left_out_by_name():
     kept = [each.name for each in without(closure, roots)]
     assert kept == ["numpy", "sglang"]
     # What was asked for by its name stays.
-    kept = [each.name for each in without(closure, roots, ["sglang", "PyArrow"])]
+    wanted = asked_for(["sglang==0.5.13", "PyArrow >=2"])
+    kept = [each.name for each in without(closure, roots, wanted)]
     assert kept == ["numpy", "pyarrow", "sglang"]
+
+
+def test_what_is_asked_for_and_its_extras():
+    assert asked_for(["sglang==0.5.13", "Foo_x[Bar,baz] >= 2"]) == [
+        ("sglang", None),
+        ("foo-x", None),
+        ("foo-x", "bar"),
+        ("foo-x", "baz"),
+    ]
+    with pytest.raises(Failure, match="is no name of a package") as caught:
+        asked_for(["==2"])
+    assert caught.value.code == Exit.USAGE
+
+
+def test_an_extra_that_was_asked_for_by_its_name_stays():
+    closure = [*CLOSURE, wheel("foo", "sympy ; extra == 'bar'")]
+    for asked, kept in (
+        ("foo", ["foo", "numpy", "sglang", "uvicorn"]),
+        ("foo[bar]", ["foo", "mpmath", "numpy", "sglang", "sympy", "uvicorn"]),
+    ):
+        wanted = asked_for(["sglang", asked])
+        assert [each.name for each in without(closure, TORCH, wanted)] == kept
 
 
 def make_wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
