@@ -239,6 +239,15 @@ def test_what_an_extra_needs_is_packed_though_torch_needs_it_too(
     assert "torch==1.0" not in packed
 
 
+@pytest.mark.parametrize("name", ["sglang", "Foo.x"])
+def test_what_is_asked_for_is_not_left_out(pip, own_tree, tmp_path, name):
+    words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
+    done = patchset(*words, "--add", "foo_x[bar]==2", "--without", name)
+    assert done.returncode == Exit.USAGE
+    assert f"--without {name}: this package is asked for" in done.stderr
+    assert not pip and not (tmp_path / "out").exists()
+
+
 def test_compiled_kernels_travel_and_are_found(
     pip, own_tree, tmp_path, site_with_torch
 ):

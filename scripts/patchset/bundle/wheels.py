@@ -127,6 +127,22 @@ def require_known(wheels: Iterable[Wheel], names: Iterable[str]) -> None:
             )
 
 
+def require_not_asked_for(
+    wanted: Iterable[tuple[str, str | None]], names: Iterable[str]
+) -> None:
+    """Raise Failure(USAGE) for a name that is asked for, as asked_for gives them."""
+    asked = {name for name, _ in wanted}
+    for name in names:
+        if canonical(name) in asked:
+            raise Failure(
+                Exit.USAGE,
+                f"--without {name}: this package is asked for",
+                where=listed(sorted(asked), limit=len(asked)),
+                state=_STATE,
+                next=f"leave --without {name} out of the command, or what asks for it",
+            )
+
+
 def unpack(wheel: Path, site: Path, target: Target, flash: bool = True) -> None:
     """Install a wheel's files into a folder, as pip does; programs that it brings go into bin/.
 

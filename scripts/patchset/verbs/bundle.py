@@ -108,6 +108,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     requirements = [f"sglang=={series.pin.version}", *arguments.add]
     wanted = wheels.asked_for(requirements)
     left_out = [name for name in arguments.without if name != FLASH]
+    wheels.require_not_asked_for(wanted, left_out)
     _require_kernels(arguments.kernels)
     flash = FLASH not in arguments.without
 
