@@ -85,7 +85,8 @@ def train_needles(
     """Learn to find codes, in prompts up to `longest` tokens, without forgetting what is learnt.
 
     A step takes prompts of `tokens` tokens together, or one longer prompt. keep takes the seconds spent and
-    a state, averaged over the last steps: each so many seconds, and at the end.
+    a state, averaged over the last steps: each so many seconds, and at the end, which may be the same second
+    as the one before.
     """
     rng, start, step = random.Random(seed), time.monotonic(), 0
     sinks = sinks_of(model)
