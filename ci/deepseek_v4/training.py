@@ -115,7 +115,7 @@ def train_needles(
         _step(model, optimizer, loss, rate)
         average.add(model)
         if step % _SAID_EACH == 0 or step % _SAID_EACH == 2:
-            # The only place that waits for the GPU.
+            # Not at each step: these figures wait for the GPU.
             weight = 0.3 if right < 0.9 else 0.05
             say(
                 f"{spent * seconds:.0f} s, step {step}: loss {loss.item():.3f}, "
