@@ -114,7 +114,8 @@ def train_table(arguments: argparse.Namespace) -> int:
 
 
 def train_long(arguments: argparse.Namespace) -> int:
-    """The needles, from a state or a checkpoint that has the products."""
+    """The needles, from a state or a checkpoint that has the products, into an empty folder."""
+    _require_empty(arguments.directory)
     import torch
     from deepseek_v4 import convert, geometry, reference, training
 
@@ -131,7 +132,7 @@ def train_long(arguments: argparse.Namespace) -> int:
         whole = arguments.directory / f"{seconds:03}"
         part = whole.with_name(f".{whole.name}.part")
         convert.save(made, geometry.SMOKE, part)
-        part.rename(whole)
+        _put(part, whole)
         print(whole, flush=True)
 
     training.train_needles(
@@ -265,6 +266,21 @@ def sha256(file: Path) -> str:
     """Of a file's bytes."""
     with open(file, "rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
+
+
+def _require_empty(directory: Path) -> None:
+    """Raise ValueError for a folder with something in it, OSError for what is no folder."""
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(
+            f"{directory} is not empty: nothing was trained, name a new folder"
+        )
+
+
+def _put(part: Path, whole: Path) -> None:
+    """Give a written folder its name, in place of an earlier one of the same second."""
+    if whole.exists():
+        shutil.rmtree(whole)
+    part.rename(whole)
 
 
 def _verb(verbs, name: str, run, *places: str) -> argparse.ArgumentParser:

@@ -184,6 +184,12 @@ def edge_lengths(k: int) -> tuple[int, ...]:
     )
 
 
+def few_scores(k: int, width: int, scores: str) -> TopkCase:
+    """Rows of at most ``UNIT`` scores and none longer, at both sides of K and of 1,024."""
+    lens = (k + 1, k, 1_000, 1_024, 1_025, 2_047, 2_048, 0)
+    return TopkCase("few", lens, width, scores, k)
+
+
 TOPK_EDGES = (
     TopkCase("edges", edge_lengths(512), 20_544),
     TopkCase("edges-1024", edge_lengths(1024), 20_544, k=1024),

@@ -85,7 +85,8 @@ def train_needles(
     """Learn to find codes, in prompts up to `longest` tokens, without forgetting what is learnt.
 
     A step takes prompts of `tokens` tokens together, or one longer prompt. keep takes the seconds spent and
-    a state, averaged over the last steps: each so many seconds, and at the end.
+    a state, averaged over the last steps: each so many seconds, and at the end, which may be the same second
+    as the one before.
     """
     rng, start, step = random.Random(seed), time.monotonic(), 0
     sinks = sinks_of(model)
@@ -114,7 +115,7 @@ def train_needles(
         _step(model, optimizer, loss, rate)
         average.add(model)
         if step % _SAID_EACH == 0 or step % _SAID_EACH == 2:
-            # The only place that waits for the GPU.
+            # Not at each step: these figures wait for the GPU.
             weight = 0.3 if right < 0.9 else 0.05
             say(
                 f"{spent * seconds:.0f} s, step {step}: loss {loss.item():.3f}, "

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from . import gpus
 from .errors import Failure
 
-# Of what /server_info tells; no path and no key of the user is among them.
+# Of what /server_info tells. No key of the user is among them; the name may be a path.
 _SETTINGS = (
     *("served_model_name", "load_format", "dtype", "quantization", "kv_cache_dtype"),
     *("tp_size", "dp_size", "enable_dp_attention", "context_length"),
@@ -21,8 +21,13 @@ _SETTINGS = (
 
 
 def settings(info: Mapping) -> dict:
-    """The settings in an answer of /server_info that speed depends on."""
-    return {name: info[name] for name in _SETTINGS if name in info}
+    """The settings in an answer of /server_info that speed depends on, without a path of the user."""
+    found = {name: info[name] for name in _SETTINGS if name in info}
+    # A server that was given no name has its model's path for one.
+    name = found.get("served_model_name")
+    if name == info.get("model_path") or str(name).startswith("/"):
+        found.pop("served_model_name", None)
+    return found
 
 
 def tokenizer(info: Mapping) -> str | None:

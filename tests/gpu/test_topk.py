@@ -16,6 +16,7 @@ from topk_cases import (
     UNWRITTEN,
     WITHOUT_NAN,
     TopkCase,
+    few_scores,
     make_topk,
 )
 
@@ -64,8 +65,7 @@ def test_distributions(scores, k, seed):
 @pytest.mark.parametrize("k", sorted(topk.CONFIGS))
 @pytest.mark.parametrize("scores", WITHOUT_NAN)
 def test_distributions_of_few_scores_without_a_long_row(scores, k, width, seed):
-    lens = (k + 1, k, 1_000, 1_024, 1_025, 2_047, 2_048, 0)
-    inputs = make_topk(TopkCase("few", lens, width, scores, k), DEVICE, seed)
+    inputs = make_topk(few_scores(k, width, scores), DEVICE, seed)
     run(inputs)
     assert_exact(inputs)
 

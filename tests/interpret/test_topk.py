@@ -20,6 +20,7 @@ from topk_cases import (
     WITHOUT_NAN,
     TopkCase,
     edge_lengths,
+    few_scores,
     make_topk,
 )
 
@@ -80,8 +81,7 @@ def test_distributions(scores, k, seed):
 @pytest.mark.parametrize("k", sorted(topk.CONFIGS))
 @pytest.mark.parametrize("scores", WITHOUT_NAN)
 def test_distributions_of_few_scores_without_a_long_row(scores, k, width, seed):
-    lens = (k + 1, k, 1_000, 1_024, 1_025, 2_047, 2_048, 0)
-    inputs = make_topk(TopkCase("few", lens, width, scores, k), seed=seed)
+    inputs = make_topk(few_scores(k, width, scores), seed=seed)
     run(inputs)
     assert_exact(inputs)
 

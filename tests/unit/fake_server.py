@@ -157,7 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
                 {
                     "version": "0.5.13",
                     "tp_size": 2,
-                    "served_model_name": "tiny",
+                    # As SGLang's is by default: the path of the model.
+                    "served_model_name": "/home/user/model",
                     "api_key": "secret-of-the-user",
                     "model_path": "/home/user/model",
                     "tokenizer_path": fake.tokenizer,

@@ -195,25 +195,51 @@ def test_a_reference_for_weights_that_have_right_answers(place):
     assert "--reference URL goes with --weights random" in done.stderr
 
 
-def test_what_the_figures_depend_on_is_kept(place):
+@pytest.fixture
+def path_with_a_gpu(place) -> str:
+    """A PATH with an nvidia-smi that lists one H200."""
     smi = place / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 9.0'\n")
     smi.chmod(0o755)
-    path = f"{place}{os.pathsep}{os.environ['PATH']}"
-    done = bench(place, patched(), PATH=path)
+    return f"{place}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_what_the_figures_depend_on_is_kept(place, path_with_a_gpu):
+    done = bench(place, patched(), PATH=path_with_a_gpu)
     assert done.returncode == 0, done.stderr
     text = (place / "out" / "result.json").read_text()
     result = json.loads(text)
     assert result["machine"] == {"gpu": "NVIDIA H200", "count": 2}
     (arm,) = result["arms"]
-    assert arm["settings"] == {"served_model_name": "tiny", "tp_size": 2}
+    assert arm["settings"] == {"tp_size": 2}
     assert [check["check"] for check in arm["smoke"]][:2] == ["alive", "build"]
     assert len(result["date"]) == 10
     assert "secret-of-the-user" not in text and "/home/user" not in text
 
 
-def test_the_gpus_of_another_machine_are_not_known():
-    assert serverfacts.machine(["http://127.0.0.1:1", "http://gpu-host:1"], 1) is None
+@pytest.mark.parametrize(
+    "name, kept",
+    [
+        ("tiny", True),
+        ("a-lab/tiny", True),
+        ("models/tiny", False),
+        ("/home/user/tiny", False),
+        (None, True),
+    ],
+)
+def test_a_served_name_is_kept_unless_it_is_a_path(name, kept):
+    info = {"model_path": "models/tiny", "served_model_name": name, "tp_size": 2}
+    named = {"served_model_name": name} if kept else {}
+    assert serverfacts.settings(info) == {"tp_size": 2} | named
+
+
+def test_the_gpus_of_another_machine_are_not_known(path_with_a_gpu, monkeypatch):
+    monkeypatch.setenv("PATH", path_with_a_gpu)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    here = ["http://127.0.0.1:1", "http://localhost:2"]
+    one = {"gpu": "NVIDIA H200", "count": 1}
+    assert serverfacts.machine(here, 1) == one
+    assert serverfacts.machine([here[0], "http://gpu-host:1"], 1) is None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,147 +13,9 @@ import pytest
 from made_wheel import patchset
 from patchset import gitenv
 from patchset.bundle import make, wheels
-from patchset.bundle.target import Target
-from patchset.bundle.wheels import Wheel, without
 from patchset.errors import Exit, Failure
 from patchset.verbs import bundle as verb
-
-PYTHON = "%d.%d" % sys.version_info[:2]
-TARGET = Target(PYTHON, "x86_64", "sm_120")
-
-
-def wheel(name: str, *requires: str) -> Wheel:
-    return Wheel(name, "1.0", "0" * 64, requires)
-
-
-CLOSURE = [
-    wheel("sglang", "torch==2.11", "numpy", "Uvicorn>=1 ; python_version > '3'"),
-    wheel("torch", "triton", "nvidia-cublas", "numpy", "sympy"),
-    wheel("triton"),
-    wheel("nvidia_cublas"),
-    wheel("numpy"),
-    wheel("sympy", "mpmath"),
-    wheel("mpmath"),
-    wheel("uvicorn"),
-]
-
-
-def test_what_torch_alone_brings_is_left_out():
-    kept = [each.name for each in without(CLOSURE, verb.TORCH)]
-    assert kept == ["numpy", "sglang", "uvicorn"]
-
-
-def test_an_extra_that_nobody_asked_for_needs_nothing():
-    one = [
-        wheel("sglang", "mpmath ; extra == 'all'"),
-        wheel("torch", "mpmath"),
-        wheel("mpmath"),
-    ]
-    assert [each.name for each in without(one, ["torch"])] == ["sglang"]
-
-
-def test_an_extra_that_was_asked_for_belongs_to_who_asked():
-    closure = [
-        wheel("sglang", "torch", "orjson", "httpx[socks,http2] ; python_version > '3'"),
-        wheel("torch", "cuda-toolkit[cudart, CuFFT]==13.0"),
-        wheel(
-            "cuda_toolkit",
-            "nvidia-cuda-runtime==13.0.* ; extra == 'cudart'",
-            "nvidia-cufft ; (sys_platform == 'linux') and extra == \"cufft\"",
-            "nvidia-npp ; extra == 'npp'",
-        ),
-        wheel("nvidia-cuda-runtime"),
-        wheel("nvidia-cufft"),
-        wheel("httpx", "h2 ; extra == 'http2'"),
-        wheel("h2"),
-        wheel("orjson"),
-        wheel("added", "needed-by-it"),
-        wheel("needed-by-it"),
-    ]
-    closure[0] = wheel("sglang", *closure[0].requires, "drawing[cu13]")
-    closure += [wheel("drawing", "cu13-libs ; extra == 'cu13'"), wheel("cu13-libs")]
-    kept = [each.name for each in without(closure, [*verb.TORCH, "drawing"])]
-    assert kept == ["added", "h2", "httpx", "needed-by-it", "orjson", "sglang"]
-
-
-def make_wheel(folder: Path, name: str, files: dict[str, str]) -> Path:
-    path = folder / f"{name}-1.0-py3-none-any.whl"
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-    return path
-
-
-def unpacked(tmp_path, arch: str, files: dict[str, str]) -> set[str]:
-    site = tmp_path / arch
-    target = Target(PYTHON, "x86_64", arch)
-    wheels.unpack(make_wheel(tmp_path / "w", "x", files), site, target)
-    return {p.relative_to(site).as_posix() for p in site.rglob("*") if p.is_file()}
-
-
-def test_kernels_of_other_gpus_are_left_out(tmp_path):
-    files = {
-        "sgl_kernel/__init__.py": "",
-        "sgl_kernel/sm90/common_ops.abi3.so": "90",
-        "sgl_kernel/sm100/common_ops.abi3.so": "100",
-        "sgl_kernel/flash_ops.abi3.so": "fa3",
-        "sglang/multimodal_gen/x.py": "",
-        "sglang/__init__.py": "",
-        "x-1.0.data/purelib/inside.py": "",
-        "x-1.0.data/headers/x.h": "",
-        "x-1.0.dist-info/METADATA": "",
-    }
-    common = {"sgl_kernel/__init__.py", "sglang/__init__.py", "inside.py"}
-    common.add("x-1.0.dist-info/METADATA")
-    sm120 = unpacked(tmp_path, "sm_120", files)
-    assert sm120 == common | {"sgl_kernel/sm100/common_ops.abi3.so"}
-    sm90 = unpacked(tmp_path, "sm_90", files)
-    both = {"sgl_kernel/sm90/common_ops.abi3.so", "sgl_kernel/flash_ops.abi3.so"}
-    assert sm90 == common | both
-
-
-def test_programs_and_permissions_of_a_wheel(tmp_path):
-    files = {
-        "x-1.0.data/scripts/tool": "#!python\nprint(3)\n",
-        "x-1.0.data/scripts/ninja": "\x7fELF",
-        "x/data.py": "",
-    }
-    wheel = make_wheel(tmp_path, "x", files)
-    with zipfile.ZipFile(wheel, "a") as archive:
-        entry = zipfile.ZipInfo("x/run.sh")
-        entry.external_attr = 0o100775 << 16
-        archive.writestr(entry, "#!/bin/sh\n")
-    site = tmp_path / "site"
-    wheels.unpack(wheel, site, TARGET)
-    modes = {
-        path.relative_to(site).as_posix(): path.stat().st_mode & 0o100
-        for path in site.rglob("*")
-        if path.is_file()
-    }
-    assert modes == {"bin/tool": 64, "bin/ninja": 64, "x/run.sh": 64, "x/data.py": 0}
-    tool = (site / "bin" / "tool").read_text()
-    assert tool == "#!/usr/bin/env python3\nprint(3)\n"
-    assert (site / "bin" / "ninja").read_text() == "\x7fELF"
-
-
-def test_flash_kernels_are_left_out_by_name(tmp_path):
-    files = {
-        "sgl_kernel/sm90/common_ops.abi3.so": "90",
-        "sgl_kernel/flash_ops.abi3.so": "fa3",
-        "sgl_kernel/flash_attn.py": "",
-    }
-    wheel, site = make_wheel(tmp_path / "w", "x", files), tmp_path / "site"
-    wheels.unpack(wheel, site, Target(PYTHON, "x86_64", "sm_90"), flash=False)
-    assert not (site / "sgl_kernel/flash_ops.abi3.so").exists()
-    assert (site / "sgl_kernel/flash_attn.py").exists()
-    assert (site / "sgl_kernel/sm90/common_ops.abi3.so").exists()
-
-
-def test_a_wheel_that_writes_outside_is_refused(tmp_path):
-    with pytest.raises(Failure, match="outside of its folder"):
-        unpacked(tmp_path, "sm_120", {"../evil.py": ""})
-    assert not (tmp_path / "evil.py").exists()
+from test_bundle_wheels import CLOSURE, PYTHON, TARGET, make_wheel, wheel
 
 
 def fill(site: Path) -> list[str]:
@@ -356,28 +217,35 @@ def test_the_verb_packs_the_tree_over_the_wheels(
     assert (place / "site" / "sglang" / "stock.py").exists()
 
 
-def test_a_package_and_what_it_alone_needs_are_left_out_by_name():
-    closure = [
-        wheel("sglang", "torch", "datasets", "numpy"),
-        wheel("torch"),
-        wheel("datasets", "numpy", "pyarrow"),
-        wheel("pyarrow"),
-        wheel("numpy"),
-    ]
-    roots = [*verb.TORCH, "Datasets"]
-    kept = [each.name for each in without(closure, roots)]
-    assert kept == ["numpy", "sglang"]
-    # What was asked for by its name stays.
-    kept = [each.name for each in without(closure, roots, ["sglang", "PyArrow"])]
-    assert kept == ["numpy", "pyarrow", "sglang"]
-
-
 def test_a_package_that_is_none_is_no_name_to_leave_out(pip, own_tree, tmp_path):
     words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
     done = patchset(*words, "--without", "Sglnag")
     assert done.returncode == Exit.USAGE
     assert "--without Sglnag: SGLang needs no such package" in done.stderr
     assert "sglang" in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_what_an_extra_needs_is_packed_though_torch_needs_it_too(
+    own_tree, tmp_path, monkeypatch
+):
+    found = [*CLOSURE, wheel("foo", "sympy ; extra == 'bar'")]
+    monkeypatch.setattr(wheels, "closure", lambda *_: found)
+    monkeypatch.setattr(wheels, "download", lambda *_: [])
+    words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
+    done = patchset(*words, "--add", "foo[bar]==1.0")
+    assert done.returncode == 0, done.stderr
+    packed = json.loads((tmp_path / "out" / make.MANIFEST).read_text())["packages"]
+    assert {"foo==1.0", "sympy==1.0", "mpmath==1.0"} < set(packed)
+    assert "torch==1.0" not in packed
+
+
+@pytest.mark.parametrize("name", ["sglang", "Foo.x"])
+def test_what_is_asked_for_is_not_left_out(pip, own_tree, tmp_path, name):
+    words = ["bundle", "--out", tmp_path / "out", "--tree", own_tree]
+    done = patchset(*words, "--add", "foo_x[bar]==2", "--without", name)
+    assert done.returncode == Exit.USAGE
+    assert f"--without {name}: this package is asked for" in done.stderr
+    assert not pip and not (tmp_path / "out").exists()
 
 
 def test_compiled_kernels_travel_and_are_found(

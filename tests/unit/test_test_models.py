@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from made_wheel import ROOT
 from patchset import references
 
 sys.path.insert(0, str(ROOT / "ci"))
+import deepseek_v4  # noqa: E402
 import slice_model  # noqa: E402
 import smoke_model  # noqa: E402
 from deepseek_v4 import geometry, prompts, tokenizer  # noqa: E402
@@ -97,6 +99,46 @@ def test_a_damaged_asset_is_refused(tmp_path, monkeypatch, capsys):
     (asset / "model.safetensors.xz").write_bytes(b"no archive")
     assert smoke_model.main(["unpack", str(place)]) == 1
     assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("there", ["060/config.json", ".060.part/config.json"])
+def test_needles_are_not_trained_into_a_folder_with_something(there, tmp_path, capsys):
+    file = tmp_path / "out" / there
+    file.parent.mkdir(parents=True)
+    file.write_text("of an earlier run")
+    words = ["long", str(tmp_path / "no-state"), str(tmp_path / "out")]
+    assert smoke_model.main(words) == 1
+    assert f"{tmp_path / 'out'} is not empty" in capsys.readouterr().err
+    assert file.read_text() == "of an earlier run"
+
+
+def test_the_last_checkpoint_stays_when_two_are_of_one_second(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def train(model, seconds, say, keep, **_):
+        for value in ("before", "last"):
+            keep(round(seconds), value)
+
+    def save(value, _, directory):
+        directory.mkdir(parents=True)
+        (directory / "weights").write_text(value)
+
+    # Without transformers: what is tested is the folders.
+    for name, stand_in in {
+        "training": SimpleNamespace(train_needles=train),
+        "convert": SimpleNamespace(official=lambda state, _: state, save=save),
+        "reference": SimpleNamespace(load=lambda *_: torch.nn.Module()),
+    }.items():
+        monkeypatch.setattr(deepseek_v4, name, stand_in, raising=False)
+    start, out = tmp_path / "start", tmp_path / "out"
+    start.mkdir()
+    words = ["long", str(start), str(out), "--device", "cpu", "--seconds", "7"]
+    assert smoke_model.main(words) == 0
+    assert [folder.name for folder in out.iterdir()] == ["007"]
+    assert (out / "007" / "weights").read_text() == "last"
+    # The same command again finds them.
+    assert smoke_model.main(words) == 1
+    assert (out / "007" / "weights").read_text() == "last"
 
 
 def test_text_goes_through_the_tokenizer_and_back():

@@ -54,19 +54,40 @@ def closure(requirements: Sequence[str], target: Target) -> list[Wheel]:
         return [_wheel(item) for item in json.loads(report.read_text())["install"]]
 
 
+def asked_for(requirements: Iterable[str]) -> list[tuple[str, str | None]]:
+    """Each requirement's name, alone and with each of its extras, as PEP 503 compares them.
+
+    Raises Failure(USAGE) for a requirement that begins with no name.
+    """
+    found = []
+    for requirement in requirements:
+        if not _REQUIREMENT.match(requirement):
+            raise Failure(
+                Exit.USAGE,
+                f"{requirement!r} is no name of a package",
+                state=_STATE,
+                next="name it as pip has it, such as NAME==VERSION",
+            )
+        name, extras, _ = _parsed(requirement)
+        found += [(name, extra) for extra in (None, *extras)]
+    return found
+
+
 def without(
-    wheels: Iterable[Wheel], roots: Iterable[str], wanted: Iterable[str] = ("sglang",)
+    wheels: Iterable[Wheel],
+    roots: Iterable[str],
+    wanted: Iterable[tuple[str, str | None]] = (("sglang", None),),
 ) -> list[Wheel]:
     """The wheels that are neither one of the roots nor needed by them alone.
 
-    wanted: the names that were asked for.
+    wanted: the names that were asked for, as asked_for gives them.
 
     What a root needs stays where something else needs it too: the target's torch may have another
     version of it, and the bundle's comes first.
     """
     known = {canonical(wheel.name): wheel for wheel in wheels}
     roots = {canonical(root) for root in roots}
-    kept = _reached(known, [(canonical(name), None) for name in wanted], roots)
+    kept = _reached(known, wanted, roots)
     # Who asked for a root may have asked for any of its extras.
     whole = [(name, extra) for name in roots for extra in _extras(known, name)]
     needed_by_roots = _reached(known, whole, set())
@@ -103,6 +124,22 @@ def require_known(wheels: Iterable[Wheel], names: Iterable[str]) -> None:
                 where=listed(sorted(known), limit=len(known)),
                 state=_STATE,
                 next="choose one of those above, or leave it out of the command",
+            )
+
+
+def require_not_asked_for(
+    wanted: Iterable[tuple[str, str | None]], names: Iterable[str]
+) -> None:
+    """Raise Failure(USAGE) for a name that is asked for, as asked_for gives them."""
+    asked = {name for name, _ in wanted}
+    for name in names:
+        if canonical(name) in asked:
+            raise Failure(
+                Exit.USAGE,
+                f"--without {name}: this package is asked for",
+                where=listed(sorted(asked), limit=len(asked)),
+                state=_STATE,
+                next=f"leave --without {name} out of the command, or what asks for it",
             )
 
 

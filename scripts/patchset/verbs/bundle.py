@@ -105,19 +105,20 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     series = load_series(arguments.patches)
     tree = arguments.tree or layout.target
     commit, checkpoint = _head(tree, named=arguments.tree is not None)
-    wanted = [f"sglang=={series.pin.version}", *arguments.add]
-    _require_kernels(arguments.kernels)
+    requirements = [f"sglang=={series.pin.version}", *arguments.add]
+    wanted = wheels.asked_for(requirements)
     left_out = [name for name in arguments.without if name != FLASH]
+    wheels.require_not_asked_for(wanted, left_out)
+    _require_kernels(arguments.kernels)
     flash = FLASH not in arguments.without
 
     def fill(site: Path) -> list[str]:
         _say(
-            f"resolving {' '.join(wanted)} for Python {target.python}, {target.machine}"
+            f"resolving {' '.join(requirements)} for Python {target.python}, {target.machine}"
         )
-        closure = wheels.closure(wanted, target)
+        closure = wheels.closure(requirements, target)
         wheels.require_known(closure, left_out)
-        names = [re.split(r"[^\w.-]", each)[0] for each in wanted]
-        chosen = wheels.without(closure, [*TORCH, *left_out], names)
+        chosen = wheels.without(closure, [*TORCH, *left_out], wanted)
         _say(f"fetching {counted(chosen, 'package')}")
         with tempfile.TemporaryDirectory(prefix="patchset-wheels-") as folder:
             files = wheels.download(chosen, target, Path(folder))

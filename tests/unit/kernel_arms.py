@@ -1,0 +1,22 @@
+"""Raw files of the tuning of kernels: the times of each case's arms."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def arms_of(raw: str) -> dict[str, dict[str, float]]:
+    """Median times of each case's arms, of the first row where a case has two."""
+    rows = json.loads((ROOT / "ci/checkpoints/raw" / raw).read_text())
+    cases: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if "us" in row:
+            times = {arm: samples[0] for arm, samples in row["us"].items()}
+            cases.setdefault(row["case"], times)
+    return cases
+
+
+LOGITS_TUNING = arms_of("h200-kernels/tuning-one-page-shares.json")
