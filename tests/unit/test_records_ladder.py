@@ -19,7 +19,7 @@ SPEEDS = {
 }
 
 
-def raw(**facts) -> dict:
+def raw() -> dict:
     """What a run of servers that take turns writes."""
     arms = [
         {
@@ -47,7 +47,6 @@ def raw(**facts) -> dict:
         "load": {"input_tokens": 32, "output_tokens": {"64": 65}},
         "arms": arms,
         "runs": runs,
-        **facts,
     }
 
 
