@@ -16,7 +16,8 @@ _HEADER = """## A ladder of real servers
 
 Decode tok/s of servers that took turns on one {gpu}: {layers}, random weights, {stated}. Not figures of an
 sm_120 card: read the gains over the step below, in brackets. Each raw file names what stood in for what. The steps were timed by a client that
-streams one list of prompts and that is not kept here: the commands above give a comparable figure, not the same one.
+streams one list of prompts and that is not kept here: the commands above give a comparable figure, not the same one, and `bench.sh serving` may
+refuse a pair whose random weights answer otherwise, as a patch that rounds otherwise (0060, 0090) makes them.
 
 """
 _IMAGE = f"![tok/s over the checkpoints]({CHART})\n\n"
