@@ -14,7 +14,7 @@ _LOADS = tuple(f"C={count}" for count in server_steps.ROWS)
 
 _HEADER = """## A ladder of real servers
 
-Decode tok/s of servers that took turns on one {gpu}: {layers}, random weights, {stated}. Not figures of an
+Decode tok/s of servers that took turns on one {gpu}: {layers} layers of Flash, random weights, {tokens} tokens of text. Not figures of an
 sm_120 card: read the gains over the step below, in brackets. Each raw file names what stood in for what. The steps were timed by a client that
 streams one list of prompts and that is not kept here: the commands above give a comparable figure, not the same one, and `bench.sh serving` may
 refuse a pair whose random weights answer otherwise, as a patch that rounds otherwise (0060, 0090) makes them.
@@ -39,18 +39,17 @@ def section(known: Mapping[str, Mapping]) -> str:
     measured = of(known)
     if not measured:
         return ""
-    first = measured[0][1]
     head = _HEADER.format(
-        gpu=first["machine"]["gpu"],
-        layers=first["workload"]["id"].rpartition(", ")[2] + " of Flash",
-        stated=first["workload"]["id"].split(": ")[1].split(",")[0] + " of text",
+        gpu=_all([each["machine"]["gpu"] for _, each in measured]),
+        layers=_all([each["result"]["layers"] for _, each in measured]),
+        tokens=_all([each["result"]["input_tokens"] for _, each in measured]),
     )
     if drawn(known):
         head += _IMAGE
     table = [("record", "what", *_LOADS, "n")]
     for id, each in measured:
         by_rows = each["result"]["rows"]
-        what = each["what"].partition("rows, ")[2]
+        what = each["result"]["compared"]
         cells = (_cell(by_rows[load]) for load in _LOADS)
         least = min(by_rows[load]["candidate"]["n"] for load in _LOADS)
         table.append((f"[{id}](ci/checkpoints/{id}.json)", what, *cells, str(least)))
@@ -74,6 +73,11 @@ def drawn(known: Mapping[str, Mapping]) -> str | None:
     return chart.draw(
         "tok/s over the checkpoints, context 128K (log scale)", names, lines
     )
+
+
+def _all(values: list) -> str:
+    """What the measurements have, each kind once."""
+    return " or ".join(map(str, dict.fromkeys(values)))
 
 
 def _is_step(measurement: Mapping) -> bool:
