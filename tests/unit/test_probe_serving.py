@@ -39,7 +39,7 @@ if verb == "bench":
     runs = [
         {"arm": "tree", "concurrency": c, "round": r,
          "figures": {"output_throughput": float(100 * c + 10 * r)}}
-        for c in (1, 16) for r in range(4)
+        for c in [int(words[words.index("--workload") + 1].split("@")[1])] for r in range(4)
     ]
     print(json.dumps({"workload": {"id": "w", "concurrency": [1, 16]}, "runs": runs}))
 """
@@ -128,7 +128,8 @@ def test_the_counted_rounds_of_the_last_concurrency(probe):
     # The benchmark is the tree's own.
     assert bench[-1].split(os.pathsep)[0].endswith("/tree/python")
     assert "tree=http://127.0.0.1:1@stock" in bench
-    assert bench[bench.index("--workload") + 1] == "w"
+    assert bench[bench.index("--workload") + 1] == "w@16"
+    assert "--smoked" in bench, "it was asked just before"
 
 
 def test_a_patch_that_can_be_told_and_a_chosen_concurrency(probe):
