@@ -54,6 +54,8 @@ def measure(arguments: argparse.Namespace) -> dict:
         "speeds": speeds,
         "build": told["build"],
         "workload": result["workload"],
+        # Of the server; this program's own says nothing.
+        "machine": result["machine"],
     }
 
 
