@@ -44,7 +44,8 @@ def register(subparsers, layout: Layout) -> None:
     serving.add_argument(
         "--workload",
         metavar="ID[@C]",
-        help="a workload, at one of its concurrencies alone with @C (default: the first one, at all)",
+        help="a workload of ci/workload.toml; with @C at one of its concurrencies alone (default: the "
+        "first one)",
     )
     serving.add_argument(
         "--workloads",
