@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from .askserver import Server
 from .chat import failure
+from .decodelist import greedily
 from .errors import Exit, Failure
 from .listing import counted, listed
 
@@ -42,7 +43,10 @@ def compare(server: Server, reference: Server, seed: int = 0) -> str:
     differing, equal, parted = [], 0, 0
     for length in LENGTHS:
         prompts = [rng.choices(_IDS, k=length) for _ in range(PER_LENGTH)]
-        for one, other in zip(_greedy(server, prompts), _greedy(reference, prompts)):
+        ours, theirs = (
+            greedy(each, prompts, NEW_TOKENS) for each in (server, reference)
+        )
+        for one, other in zip(ours, theirs):
             at = first_difference(one, other)
             equal += at
             if at == NEW_TOKENS:
@@ -88,14 +92,11 @@ def lead_at(one: Said, other: Said, at: int) -> float:
     )
 
 
-def _greedy(server: Server, prompts: list[list[int]]) -> list[Said]:
+def greedy(server: Server, prompts: list[list[int]], tokens: int) -> list[Said]:
+    """So many of the likeliest tokens after each prompt of one list. Raises Failure(SERVER)."""
     body = {
         "input_ids": prompts,
-        "sampling_params": {
-            "temperature": 0,
-            "max_new_tokens": NEW_TOKENS,
-            "ignore_eos": True,
-        },
+        "sampling_params": greedily(tokens),
         "return_logprob": True,
         "top_logprobs_num": _BEST,
     }
@@ -103,9 +104,9 @@ def _greedy(server: Server, prompts: list[list[int]]) -> list[Said]:
     if not isinstance(answers, list) or len(answers) != len(prompts):
         raise failure(f"{server.url} gave no list of answers to a list of prompts")
     said = [_said(server, answer) for answer in answers]
-    if any(len(each.ids) != NEW_TOKENS for each in said):
+    if any(len(each.ids) != tokens for each in said):
         least = min(len(each.ids) for each in said)
-        raise failure(f"{server.url} gave {least} of {NEW_TOKENS} tokens")
+        raise failure(f"{server.url} gave {least} of {tokens} tokens")
     return said
 
 
@@ -113,7 +114,7 @@ def _said(server: Server, answer: dict) -> Said:
     try:
         meta = answer["meta_info"]
         best = [
-            {token: value for value, token, *_ in place}
+            {token: float(value) for value, token, *_ in place}
             for place in meta["output_top_logprobs"]
         ]
         ids = [token for _, token, *_ in meta["output_token_logprobs"]]
