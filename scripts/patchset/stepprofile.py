@@ -78,7 +78,7 @@ class _Load(threading.Thread):
 
 
 def _read(server: Server, folder: Path) -> gputrace.Profile:
-    end = time.monotonic() + _WRITING_SECONDS
+    end = time.monotonic() + min(_WRITING_SECONDS, server.seconds)
     while True:
         # The first of several ranks.
         files = sorted(folder.glob("*.trace.json*"))

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from .. import atomic, disk, environment, serverfacts, stepbench
+from .. import atomic, disk, environment, serverfacts, stepbench, steprows, stepsummary
 from ..askserver import Server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
@@ -180,7 +180,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
 
 def _report(result: dict, file: Path) -> None:
     """The table of what was measured, whole or not, and how far tokens agree."""
-    print("\n".join(columns(stepbench.lines(stepbench.summary(result)))))
+    print("\n".join(columns(stepsummary.lines(stepsummary.summary(result)))))
     for arm in result["arms"]:
         if arm["against"] and (rows := _rows_of(result, arm)):
             word = "WRONG" if rows.wrong else "tokens"
@@ -193,8 +193,8 @@ def _wrong(result: dict) -> bool:
     return any(rows and rows.wrong for rows in compared)
 
 
-def _rows_of(result: dict, arm: dict):
-    return stepbench.compared(result, arm["name"], arm["against"])
+def _rows_of(result: dict, arm: dict) -> steprows.Rows | None:
+    return stepsummary.compared(result, arm["name"], arm["against"])
 
 
 def _keeper(file: Path):
