@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -215,6 +216,24 @@ def test_a_dead_arm_is_named_before_anything_is_measured(out):
     assert "with --arm NAME=URL" in done.stderr
     assert not out.exists()
     assert "/generate" not in {path for path, _ in alive.asked}
+
+
+def test_a_server_that_still_starts_is_waited_for(out):
+    starting = patched(healthy=False)
+    timer = threading.Timer(0.5, lambda: setattr(starting, "healthy", True))
+    timer.start()
+    done = steps(out, patched(), starting, options=("--wait", "20"))
+    assert done.returncode == 0, done.stderr
+    assert "waiting for b at http://127.0.0.1:" in done.stderr
+    paths = [path for path, _ in starting.asked]
+    assert paths.index("/server_info") > 1 and starting.healthy
+
+
+def test_a_server_that_never_comes_is_not_waited_for_longer(out):
+    options = ("--arm", "gone=http://127.0.0.1:9", "--wait", "0.1")
+    done = steps(out, patched(), options=options)
+    assert done.returncode == Exit.SERVER
+    assert "gone: no server answers at http://127.0.0.1:9" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from ..servingbench import Arm, parse_arm
 
 _ARM = "--arm NAME=URL"
 _ROWS = {1: 65, 16: 65, 64: 33}
+_POLL = 1.0
 
 
 def register(actions, layout: Layout) -> None:
@@ -106,6 +107,12 @@ def register(actions, layout: Layout) -> None:
         "the active virtual environment, else python3)",
     )
     parser.add_argument(
+        "--wait",
+        type=_seconds,
+        metavar="S",
+        help="wait so many seconds for servers that are still starting (default: none must be)",
+    )
+    parser.add_argument(
         "--timeout",
         type=_seconds,
         default=120.0,
@@ -149,6 +156,8 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
             failure.what = f"{name}: {failure.what}"
             raise
 
+    if arguments.wait:
+        _wait(servers, arguments.wait)
     found = {name: told(name) for name in names}
     tp_size = found[names[0]]["settings"].get("tp_size")
     machine = serverfacts.machine((arm.url for arm in arms), tp_size)
@@ -176,6 +185,16 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     finally:
         _report(bench.result, arguments.out)
     return Exit.NO if _wrong(bench.result) else Exit.DONE
+
+
+def _wait(servers: dict[str, Server], seconds: float) -> None:
+    """Until every server answers, or the time is over: then asking it says why."""
+    end = time.monotonic() + seconds
+    for name, server in servers.items():
+        if not server.healthy():
+            _say(f"waiting for {name} at {server.url}")
+        while not server.healthy() and time.monotonic() < end:
+            time.sleep(_POLL)
 
 
 def _report(result: dict, file: Path) -> None:
