@@ -6,7 +6,8 @@ What is measured is a dictionary, which is kept after each measurement:
     load                  input_tokens, output_tokens of each number of rows, seed, reps
     arms                  name, against, build, settings, model: as each server tells
     runs                  arm, rows, rep (0 warms up), times in seconds, step_ms, tok_s
-    answers               arm, rows, said: the first tokens and the best ones at each place
+    answers               arm, rows, said: the first tokens and the best ones at each place, of
+                          as many lists as 16 rows need
     profiles              arm, rows, turn, busy_us and period_us of each step, kernels: place in
                           kernel_names, microseconds and calls of a step
     kernel_names          the names of kernels
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import agreement, decodelist, serverbuild, serverfacts, stepprofile, steprows
+from . import agreement, decodelist, serverbuild, serverfacts, stepprofile
 from .askserver import Server
 from .errors import Exit, Failure
 from .gputrace import Profile
@@ -28,8 +29,9 @@ from .series import Series
 from .servingbench import Arm
 from .stepsummary import steps_ms
 
-# Tokens of each row whose best ones are kept.
+# Tokens of each row whose best ones are kept, and the least rows: of few places, a quarter is chance.
 ANSWERED = 4
+_LEAST_ANSWERS = 16
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,12 @@ class StepBench:
         self.result["runs"].append(run | timed.as_json())
 
     def _answer(self, name: str, rows: int) -> None:
-        said = agreement.greedy(self._servers[name], self._prompts(rows, 0), ANSWERED)
-        answer = {"arm": name, "rows": rows, "said": steprows.as_json(said)}
+        said = []
+        while len(said) < _LEAST_ANSWERS:
+            # Prompts that no round has.
+            asked = self._prompts(rows, -1 - len(said))
+            said += agreement.greedy(self._servers[name], asked, ANSWERED)
+        answer = {"arm": name, "rows": rows, "said": [each.as_json() for each in said]}
         self.result["answers"].append(answer)
 
     def _profile(self, name: str, rows: int, turn: int) -> None:

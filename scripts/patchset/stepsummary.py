@@ -8,7 +8,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from . import steprows
+from .agreement import Alike, Said
+from .listing import counted
 
 
 def steps_ms(result: Mapping, arm: str, rows: int, warm: bool = False) -> list[float]:
@@ -30,19 +31,19 @@ def busy_us(result: Mapping, arm: str, rows: int) -> list[float]:
     ]
 
 
-def compared(result: Mapping, arm: str, against: str) -> steprows.Rows | None:
-    """How far an arm's tokens are those of another one; None where they were not asked for."""
+def compared(result: Mapping, arm: str, against: str) -> dict[str, Alike]:
+    """How alike two arms answered, by the rows of a list; without those that one was not asked."""
     answers = {
-        (each["arm"], each["rows"]): steprows.of_json(each["said"])
+        (each["arm"], each["rows"]): [Said.of_json(said) for said in each["said"]]
         for each in result["answers"]
     }
-    pairs = [
-        pair
+    return {
+        f"lists of {counted(range(rows), 'row')}": Alike.of(
+            zip(mine, answers[against, rows], strict=True)
+        )
         for (name, rows), mine in answers.items()
         if name == arm and (against, rows) in answers
-        for pair in zip(mine, answers[against, rows], strict=True)
-    ]
-    return steprows.compare(pairs) if pairs else None
+    }
 
 
 def summary(result: Mapping) -> Iterator[dict]:

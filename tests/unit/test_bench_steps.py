@@ -16,8 +16,7 @@ import pytest
 
 from fake_server import Fake, serving
 from made_wheel import ROOT, patchset
-from patchset import gputrace, steprows
-from patchset.agreement import Said
+from patchset import gputrace
 from patchset.errors import Exit
 from test_bench_serving import path_with_a_gpu, place  # noqa: F401
 from test_smoke import TIP, patched
@@ -116,8 +115,10 @@ def test_every_arm_gets_the_same_prompts_and_each_round_others(out):
         for fake in (one, other)
     ]
     assert sorted(asked[0]) == sorted(asked[1])
-    # Two numbers of rows, asked in three rounds and once more for their tokens.
-    assert len(asked[0]) == 8 and len({json.dumps(ids) for ids in asked[0]}) == 6
+    # Two numbers of rows, asked in three rounds, and once more for the tokens of 16 rows.
+    assert [len(lists) for lists in asked[0]].count(1) == 3 + 16
+    assert [len(lists) for lists in asked[0]].count(4) == 3 + 4
+    assert len({json.dumps(ids) for ids in asked[0]}) == len(asked[0])
     assert {len(ids) for lists in asked[0] for ids in lists} == {32}
 
 
@@ -142,7 +143,10 @@ def test_the_table_for_a_person(out):
     assert lines[0].split()[-3:] == ["-", "-", "0"]
     # Twelve whole steps of each profile: 5 + 6 + 7 us, of which none overlap.
     assert lines[1].split()[-2:] == ["18.0", "36"]
-    assert tokens.startswith("tokens  b against a: 5 of 5 rows equal")
+    assert tokens == (
+        "alike  b against a: 75% of the log-probabilities within 0.00, 128 tokens equal, 0 of 32 "
+        "answers parted (random weights: no answer is right or wrong)"
+    )
     assert last == f"raw file: {out}"
 
 
@@ -251,8 +255,8 @@ def test_a_wrong_build_is_not_measured(out, build, fake, said):
 
 
 def test_an_arm_that_dies_in_the_middle_is_left_out_and_the_rest_is_measured(out):
-    # Two lists to warm up, two for the tokens, three of those that count.
-    dying = patched(lives_for=7)
+    # Two lists to warm up, 16 and 4 for the tokens, three of those that count.
+    dying = patched(lives_for=25)
     done = steps(out, patched(), dying, patched(), options=("--profile",))
     assert done.returncode == Exit.SERVER
     assert "b FAILED and is left out" in done.stderr
@@ -323,40 +327,35 @@ def test_ctrl_c_keeps_what_there_is(out):
     assert list(out.parent.iterdir()) == [out]
 
 
+@pytest.mark.parametrize("shift, wrong", [(0.09, False), (0.11, True)])
+def test_one_number_of_rows_that_is_not_alike_is_not_hidden_by_the_others(
+    out, shift, wrong
+):
+    other = patched(shift=shift)
+    answers = other.generated
+
+    def generated(body):
+        other.other_over = 0 if len(body["input_ids"]) == 1 else None
+        return answers(body)
+
+    other.generated = generated
+    done = steps(out, patched(), other)
+    assert done.returncode == (Exit.NO if wrong else 0), done.stderr
+    if wrong:
+        why = "64 of 64 are off by more than 0.1, a quarter by 0.11 or more"
+        assert f"WRONG  b against a: lists of 1 row: {why}" in done.stdout
+        assert "lists of 4 rows" not in done.stdout and "alike" not in done.stdout
+    else:
+        assert "alike  b against a: 75% of the log-probabilities within 0.09" in (
+            done.stdout
+        )
+
+
 def test_other_tokens_than_those_of_the_arm_below_are_wrong(out):
-    done = steps(out, patched(), patched(factor=2, parts_at=1))
+    done = steps(out, patched(), patched(other_over=0))
     assert done.returncode == Exit.NO
-    assert "WRONG  b against a: 0 of 5 rows equal, 0 part at level" in done.stdout
-
-
-def test_tokens_that_part_where_two_are_level_are_not(out):
-    level = steprows.LEVEL - 0.01
-    done = steps(out, patched(lead=level), patched(lead=level, factor=2, parts_at=1))
-    assert done.returncode == 0, done.stderr
-    assert "0 of 5 rows equal, 5 part at level tokens, 0 elsewhere" in done.stdout
-
-
-def row(*places: tuple[int, dict[int, float]]) -> Said:
-    return Said(tuple(token for token, _ in places), tuple(best for _, best in places))
-
-
-def test_where_a_row_parts_is_judged_by_the_server_below():
-    below = row((1, {1: -1.0, 2: -1.1, 3: -2.0}), (1, {1: -1.0, 2: -3.0}))
-    same = row((1, {1: -1.05, 2: -1.1, 3: -2.0}), (1, {1: -1.0, 2: -3.0}))
-    near = row((2, {2: -1.0, 1: -1.1}), (9, {9: 0.0, 8: -9.0}))
-    far = row((3, {3: -1.0, 1: -1.1}), (1, {1: -1.0, 2: -3.0}))
-    unknown = row((7, {7: -1.0, 1: -1.1}), (1, {1: -1.0, 2: -3.0}))
-    found = steprows.compare((each, below) for each in (same, near, far, unknown))
-    assert (found.equal, found.level, found.count) == (1, 1, 4)
-    assert found.wrong == (pytest.approx(1.0), float("inf"))
-    # The first place of each row, and the second of the one that goes on.
-    assert (found.places, found.level_places) == (5, 4)
-    assert found.apart == pytest.approx(0.05)
-
-
-def test_rows_go_into_a_raw_file_and_back():
-    rows = [row((1, {1: -1.0, 2: -1.25}), (4, {4: -0.5, 3: -2.0}))]
-    assert steprows.of_json(json.loads(json.dumps(steprows.as_json(rows)))) == rows
+    for rows in ("1 row", "4 rows"):
+        assert f"lists of {rows}: 16 of 16 are off by more than 0.1" in done.stdout
 
 
 def event(name: str, begin: float, lasts: float, kind: str = "kernel") -> dict:

@@ -8,7 +8,15 @@ import sys
 import time
 from pathlib import Path
 
-from .. import atomic, disk, environment, serverfacts, stepbench, steprows, stepsummary
+from .. import (
+    agreement,
+    atomic,
+    disk,
+    environment,
+    serverfacts,
+    stepbench,
+    stepsummary,
+)
 from ..askserver import Server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
@@ -29,9 +37,12 @@ def register(actions, layout: Layout) -> None:
         epilog=EXIT_CODES,
         help="time of a decode step of servers that take turns",
         description="Time decode steps of running servers, which may be on one GPU together: lists of "
-        "prompts are streamed, the arms taking turns. The first tokens of each arm must be those of "
-        "the arm that it is compared with, but where that one holds two tokens level. FILE is written "
-        "after each list; Ctrl-C keeps what it has.",
+        "prompts are streamed, the arms taking turns. The answers of an arm must be like those of the "
+        f"arm that it is compared with: {agreement.SHARE:.0%} of the log-probabilities within "
+        f"{agreement.NEAR:g} for each number of rows, at the places that both reach with the same "
+        "text. That is the rule for random weights, which may part without an error; the smoke model "
+        "(scripts/smoke.sh) is the test of right answers. FILE is written after each list; Ctrl-C "
+        "keeps what it has.",
     )
     parser.add_argument(
         "--arm",
@@ -201,19 +212,22 @@ def _report(result: dict, file: Path) -> None:
     """The table of what was measured, whole or not, and how far tokens agree."""
     print("\n".join(columns(stepsummary.lines(stepsummary.summary(result)))))
     for arm in result["arms"]:
-        if arm["against"] and (rows := _rows_of(result, arm)):
-            word = "WRONG" if rows.wrong else "tokens"
-            print(f"{word}  {arm['name']} against {arm['against']}: {rows.line()}")
+        if found := _compared(result, arm):
+            pair = f"{arm['name']} against {arm['against']}"
+            for told in agreement.wrong(found):
+                print(f"WRONG  {pair}: {told}")
+            if not agreement.wrong(found):
+                print(f"alike  {pair}: {agreement.line(found)}")
     print(f"raw file: {file}")
 
 
 def _wrong(result: dict) -> bool:
-    compared = (_rows_of(result, arm) for arm in result["arms"] if arm["against"])
-    return any(rows and rows.wrong for rows in compared)
+    return any(agreement.wrong(_compared(result, arm)) for arm in result["arms"])
 
 
-def _rows_of(result: dict, arm: dict) -> steprows.Rows | None:
-    return stepsummary.compared(result, arm["name"], arm["against"])
+def _compared(result: dict, arm: dict) -> dict[str, agreement.Alike]:
+    against = arm["against"]
+    return stepsummary.compared(result, arm["name"], against) if against else {}
 
 
 def _keeper(file: Path):
