@@ -27,12 +27,13 @@ class Profile:
     Attributes:
         busy_us: of each step, the time in which the GPU ran something of it.
         period_us: of each step, the time from the end of the step before to its own end.
-        kernels: name -> microseconds of a step and calls of a step, medians over the steps.
+        kernels: name -> of a step, the microseconds that they ran, those of busy_us that they add (of
+            what runs side by side, what began first has the time), and the calls; medians over the steps.
     """
 
     busy_us: tuple[float, ...]
     period_us: tuple[float, ...]
-    kernels: dict[str, tuple[float, float]]
+    kernels: dict[str, tuple[float, float, float]]
 
 
 def read(file: Path) -> Profile:
@@ -59,7 +60,7 @@ def steps(events: Sequence[dict]) -> Profile:
         for before, at in zip(ends, ends[1:])
     ]
     return Profile(
-        tuple(round(_covered(step), 2) for step, _, _ in found),
+        tuple(round(sum(_added(step)), 2) for step, _, _ in found),
         tuple(round(end - begin, 2) for _, begin, end in found),
         _by_kernel([step for step, _, _ in found]),
     )
@@ -69,28 +70,32 @@ def _end(event: dict) -> float:
     return event["ts"] + event["dur"]
 
 
-def _covered(step: Sequence[dict]) -> float:
-    """The length of the union of the kernels' times: some run side by side."""
-    total, reached = 0.0, float("-inf")
+def _added(step: Sequence[dict]) -> list[float]:
+    """What each kernel adds to the time in which any ran: other streams, and launches that wait for the end
+    of the kernel before, run side by side."""
+    added, reached = [], float("-inf")
     for each in step:
-        total += max(0.0, _end(each) - max(reached, each["ts"]))
+        added.append(max(0.0, _end(each) - max(reached, each["ts"])))
         reached = max(reached, _end(each))
-    return total
+    return added
 
 
-def _by_kernel(found: Sequence[Sequence[dict]]) -> dict[str, tuple[float, float]]:
-    times, calls = [], []
+def _by_kernel(
+    found: Sequence[Sequence[dict]],
+) -> dict[str, tuple[float, float, float]]:
+    figures = []
     for step in found:
-        time, count = Counter(), Counter()
-        for each in step:
-            time[each["name"][:_NAME]] += each["dur"]
-            count[each["name"][:_NAME]] += 1
-        times.append(time)
-        calls.append(count)
+        ran, adds, calls = Counter(), Counter(), Counter()
+        for each, added in zip(step, _added(step)):
+            name = each["name"][:_NAME]
+            ran[name] += each["dur"]
+            adds[name] += added
+            calls[name] += 1
+        figures.append((ran, adds, calls))
     return {
-        name: (
-            round(statistics.median(time[name] for time in times), 2),
-            statistics.median(count[name] for count in calls),
+        name: tuple(
+            round(statistics.median(counter[name] for counter in each), 2)
+            for each in zip(*figures)
         )
-        for name in sorted(set().union(*times))
+        for name in sorted(set().union(*(ran for ran, _, _ in figures)))
     }

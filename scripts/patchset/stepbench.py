@@ -9,7 +9,7 @@ What is measured is a dictionary, which is kept after each measurement:
     answers               arm, rows, said: the first tokens and the best ones at each place, of
                           as many lists as 16 rows need
     profiles              arm, rows, turn, busy_us and period_us of each step, kernels: place in
-                          kernel_names, microseconds and calls of a step
+                          kernel_names, microseconds that they ran in a step, of busy_us, calls
     kernel_names          the names of kernels
     failed                arm, what, where: an arm that failed is not measured any more
 """
@@ -50,7 +50,7 @@ class Load:
     seed: int = 1
     profiled: tuple[str, ...] = ()
     turns: int = 3
-    steps: int = 12
+    steps: int = 14
 
     def as_json(self) -> dict:
         """What a raw file tells of it."""

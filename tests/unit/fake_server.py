@@ -138,7 +138,8 @@ class Fake:
             names = ("gemm", "attention", "copy")
         events = [
             {"cat": "kernel", "name": name, "ts": 50 * step + 10 * at, "dur": 5 + at}
-            for step in range(body["num_steps"])
+            # As SGLang's, which stops before the last.
+            for step in range(body["num_steps"] - 1)
             for at, name in enumerate(names)
         ]
         data = gzip.compress(json.dumps({"traceEvents": events}).encode())

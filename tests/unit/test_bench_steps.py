@@ -164,7 +164,7 @@ def test_profiles_take_turns_too(out):
     first = found["profiles"][0]
     assert first["busy_us"] == [18.0] * 12 and first["period_us"] == [50.0] * 12
     by_name = {found["kernel_names"][at]: rest for at, *rest in first["kernels"]}
-    assert by_name == {"gemm": [5, 1], "attention": [6, 1], "ArgMax": [7, 1]}
+    assert by_name == {"gemm": [5, 5, 1], "attention": [6, 6, 1], "ArgMax": [7, 7, 1]}
 
 
 def test_an_arm_is_compared_with_the_one_that_is_named(out):
@@ -185,7 +185,7 @@ def test_an_arm_is_compared_with_the_one_that_is_named(out):
         (("--profile", "c"), "--profile c: choose of a, b"),
         (("--rows", "4:1"), "a step lies between two tokens"),
         (("--rows", "0"), "'0' is no whole number above 0"),
-        (("--profile-steps", "1"), "a whole step lies between two others"),
+        (("--profile-steps", "2"), "two of them are no figures"),
         (("--arm", "a=http://h:1"), "two arms have the same name"),
         (("--arm", "a b=http://h:1"), "an arm is NAME=URL"),
         (("--timeout", "0"), "must be above 0"),
@@ -374,4 +374,6 @@ def test_what_runs_side_by_side_is_counted_once():
         ]
     )
     assert found.busy_us == (16.0,) and found.period_us == (30.0,)
-    assert found.kernels["other stream"] == (10, 1)
+    assert found.kernels["other stream"] == (10, 5, 1)
+    assert found.kernels["gpu copy"] == (2, 0, 1)
+    assert sum(added for _, added, _ in found.kernels.values()) == 16

@@ -99,9 +99,10 @@ def register(actions, layout: Layout) -> None:
     parser.add_argument(
         "--profile-steps",
         type=_steps,
-        default=13,
+        default=14,
         metavar="N",
-        help="decode steps of a profile, of which one less is whole (default: 13)",
+        help="steps that the profiler is asked for: it records one less, and a whole one ends "
+        "after another, so two less are figures (default: 14)",
     )
     parser.add_argument(
         "--note",
@@ -283,8 +284,8 @@ def _rows(text: str) -> tuple[int, int]:
 
 def _steps(text: str) -> int:
     value = _count(text)
-    if value < 2:
-        raise argparse.ArgumentTypeError("a whole step lies between two others")
+    if value < 3:
+        raise argparse.ArgumentTypeError("two of them are no figures")
     return value
 
 
