@@ -21,65 +21,90 @@
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     sparse_mla_decode(const __grid_constant__ Arguments a) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
+  if (threadIdx.x < STAGES) begin_arrivals(&s.arrivals[threadIdx.x], 2 * GATHERERS);
   wait_for_kernel_before();
+#if PREFETCH
+  prefetch_first(a);
+#endif
   Cursor ahead{};
   Share share = find_share(s, a, ahead);
   if (share.left <= 0) return;
 
   Info info = ahead.info;
   Key next = key_of_thread(ahead, true);
+  Query q;
+  load_query(a, info.unit, q);
   Share share_ahead = share;
+  bool more = true;
   int stage = 0;
+  unsigned phase = 0;
+  __syncthreads();
 #pragma unroll 1
   for (int filled = 0; filled < STAGES - 1; ++filled) {
-    gather(s, a, filled, ahead.info, next);
+    if (more) gather(s, a, filled, ahead.info, next);
     ahead.step(a);
     --share_ahead.left;
-    next = key_of_thread(ahead, share_ahead.has(ahead.info));
+    more = share_ahead.has(ahead.info);
+    next = key_of_thread(ahead, more);
   }
   while (true) {
-    const int row = a.groups == 1 ? info.unit : info.unit / a.groups, group = info.unit - row * a.groups;
-    const int first_tile = info.tile;
-    Query q;
-    load_query(a, row, group, q);
-    Softmax softmax{-infinity(), 0.0f};
+    const int unit = info.unit, first_tile = info.tile;
+    scale_query(a, q);
+    Softmax softmax{-infinity(), {}};
     Values values = {};
     bool row_ends, last;
     while (true) {
-      wait_for_copies<STAGES - 2>();
-      __syncthreads();
-      // Where the tile before this one was.
-      gather(s, a, stage == 0 ? STAGES - 1 : stage - 1, ahead.info, next);
-      ahead.step(a);
-      --share_ahead.left;
-      next = key_of_thread(ahead, share_ahead.has(ahead.info));
-
+      const int free = stage == 0 ? STAGES - 1 : stage - 1;
+      if (!LOOSE) {
+        // Where the tile before this one was.
+        __syncthreads();
+        if (more) gather(s, a, free, ahead.info, next);
+        ahead.step(a);
+        --share_ahead.left;
+        more = share_ahead.has(ahead.info);
+        next = key_of_thread(ahead, more);
+      }
+      wait_for_arrivals(&s.arrivals[stage], phase);
       if (warp() / KEY_WARPS == DIM_WARPS - 1) {
         add_scores<true>(s, stage, q);
       } else {
         add_scores<false>(s, stage, q);
       }
       __syncthreads();
-      weigh(s, stage, softmax);
+      if (LOOSE) {
+        if (more) gather(s, a, free, ahead.info, next);
+        ahead.step(a);
+        --share_ahead.left;
+        more = share_ahead.has(ahead.info);
+        next = key_of_thread(ahead, more);
+      }
+      info = s.info[stage];
+      row_ends = info.tile + 1 == info.tiles;
+      last = --share.left <= 0 && (row_ends || info.tiles > share.whole);
+      weigh(s, stage, softmax, row_ends || last);
       __syncthreads();
       if (value_chunk(warp()) == ROPE) {
         add_values<true>(s, stage, values);
       } else {
         add_values<false>(s, stage, values);
       }
-      info = s.info[stage];
       stage = stage + 1 == STAGES ? 0 : stage + 1;
-      row_ends = info.tile + 1 == info.tiles;
-      last = --share.left <= 0 && (row_ends || info.tiles > share.whole);
+      if (stage == 0) phase ^= 1;
       if (row_ends || last) break;
     }
+    const Info done = info;
+    if (!last) {
+      info = s.info[stage];
+      load_query(a, info.unit, q);
+    }
+    const int row = row_of(a, unit), group = unit - row * a.groups;
     if (row_ends && first_tile == 0) {
       write_result(s, a, row, group, values);
     } else {
-      share_result(s, a, row, group, info, share.size, values, last);
+      share_result(s, a, row, group, done, share.size, values, last);
     }
     if (last) break;
-    info = s.info[stage];
   }
+  end_copy_group();
   wait_for_copies<0>();
 }

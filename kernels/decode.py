@@ -55,6 +55,10 @@ class DecodeConfig:
     programs_per_sm: int = 1
     dim_warps: int = 4
     threads: int = 256
+    loose: int = 0
+    at_once: int = 4
+    bulk: int = 1
+    prefetch: int = 1
 
     @property
     def heads(self) -> int:
@@ -73,7 +77,7 @@ class DecodeConfig:
     def shared_bytes(self) -> int:
         """Shared memory of a block: ``Shared`` of decode.cu."""
         warps = self.threads // 32
-        stage = self.tile * (KEY_BYTES + SCALE_BYTES + 4) + 16
+        stage = self.tile * (KEY_BYTES + 16 + SCALE_BYTES + 4) + 16 + 8
         heads = self.heads * ((self.tile + 8) * (4 * self.dim_warps + 2) + 3 * 4)
         rest = 2 * warps * self.tile + 4 * (warps + 5)
         return -(-(self.stages * stage + heads + rest) // 16) * 16
@@ -322,6 +326,10 @@ def kernel(config: DecodeConfig) -> CudaKernel:
         VALUE_UNROLL=config.value_unroll,
         MAX_PROGRAMS=MAX_PROGRAMS,
         SHARED_BYTES=config.shared_bytes(),
+        LOOSE=config.loose,
+        AT_ONCE=config.at_once,
+        BULK=config.bulk,
+        PREFETCH=config.prefetch,
     )
     return CudaKernel(
         source=Path(__file__).with_name("decode.cu"),

@@ -21,14 +21,20 @@ __device__ Column column_of(const Values& values, int k) {
 }
 __device__ int head_of(int k, int thread) { return k / COLUMNS_PER_HEAD * 8 + thread % 32 / 4; }
 
+// A head's largest score, and the sum of its weights relative to it.
+struct alignas(8) Total {
+  float peak, sum;
+};
+
+__device__ float sink_of(const Arguments& a, int head) { return a.sink ? __ldg(a.sink + head) : -infinity(); }
+
 // One over the sum of a head's weights and the sink's; 0 without any key.
-__device__ float one_over(const Arguments& a, int head, Softmax total) {
-  float sum = total.sum;
-  if (a.sink) sum += power_of_2(__ldg(a.sink + head) * 1.44269504f - total.peak + WEIGHT_BITS);
+__device__ float one_over(float sink, Total total) {
+  const float sum = total.sum + power_of_2(sink * 1.44269504f - total.peak + WEIGHT_BITS);
   return total.sum == 0 ? 0.0f : reciprocal(sum);
 }
 
-__device__ float lse_of(Softmax total) {
+__device__ float lse_of(Total total) {
   return total.sum == 0 ? -infinity() : (total.peak + log_2(total.sum) - WEIGHT_BITS) * 0.693147181f;
 }
 
@@ -46,13 +52,18 @@ __device__ void write(unsigned short* out, int k, int thread, const Column& colu
 
 // The outputs of a row and group that was this program's alone.
 __device__ void write_result(const Shared& s, const Arguments& a, int row, int group, const Values& values) {
+  float sink[2 * M_TILES];
+#pragma unroll
+  for (int rows = 0; rows < 2 * M_TILES; ++rows) {
+    sink[rows] = sink_of(a, min(group * HEADS + 8 * rows + lane() / 4, a.heads - 1));
+  }
 #pragma unroll
   for (int rows = 0; rows < 2 * M_TILES; ++rows) {
     const int in_group = 8 * rows + lane() / 4, head = group * HEADS + in_group;
     if (head >= a.heads) continue;
     const long long line = (long long)row * a.heads + head;
-    const Softmax total{s.peak[in_group], s.sum[in_group]};
-    const float factor = one_over(a, head, total);
+    const Total total{s.peak[in_group], s.sum[in_group]};
+    const float factor = one_over(sink[rows], total);
 #pragma unroll
     for (int u = 0; u < COLUMNS_PER_HEAD; ++u) {
       Column column = column_of(values, rows * COLUMNS_PER_HEAD + u);
@@ -81,7 +92,7 @@ struct Shares {
 
 struct alignas(8) Merged {
   float value[4];
-  Softmax total;
+  Total total;
 };
 static_assert(sizeof(Shared::scores) >= THREADS * sizeof(Merged), "merging uses them");
 
@@ -106,7 +117,7 @@ __device__ void merge(Merged& into, const Merged (&others)[N]) {
 
 // One slice of the columns, there are as many as parts, over all parts; threads share the parts if there are
 // more threads than columns. Always in the same order, whichever program does it.
-__device__ __noinline__ void merge_slice(
+__device__ void merge_slice(
     Shared& s, const Arguments& a, int row, int group, Shares shares, int slice) {
   const int columns = up(COLUMNS, shares.count);
   int together = 1;
@@ -120,14 +131,15 @@ __device__ __noinline__ void merge_slice(
     const int k = column / THREADS, thread = column % THREADS, in_group = head_of(k, thread);
     Merged sum{{}, {-infinity(), 0.0f}};
 #pragma unroll 1
-    for (int part = member; mine && part < shares.count; part += 4 * together) {
-      Merged parts[4];
+    for (int part = member; mine && part < shares.count; part += AT_ONCE * together) {
+      Merged parts[AT_ONCE];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
+      for (int n = 0; n < AT_ONCE; ++n) {
         const int other = part + n * together;
         const float* from = shares.partial(a, min(other, shares.count - 1));
         const float4 four = __ldcg(reinterpret_cast<const float4*>(from + 2 * HEADS + 4) + column);
-        parts[n] = {{four.x, four.y, four.z, four.w}, {__ldcg(from + in_group), __ldcg(from + HEADS + in_group)}};
+        const float2 two = __ldcg(reinterpret_cast<const float2*>(from) + in_group);
+        parts[n] = {{four.x, four.y, four.z, four.w}, {two.x, two.y}};
         // One part more than once: what isn't NaN anyway counts 0.
         if (other >= shares.count) parts[n].total.peak = -infinity();
       }
@@ -147,7 +159,7 @@ __device__ __noinline__ void merge_slice(
     if (!mine || member > 0 || head >= a.heads) continue;
     const long long line = (long long)row * a.heads + head;
     Column result{sum.value[0], sum.value[1], sum.value[2], sum.value[3]};
-    result.multiply(one_over(a, head, sum.total));
+    result.multiply(one_over(sink_of(a, head), sum.total));
     write(a.out + line * DIMS, k, thread, result);
     if (thread / 32 == 0 && k % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum.total);
   }
@@ -184,29 +196,39 @@ __device__ void share_result(Shared& s, const Arguments& a, int row, int group, 
 #pragma unroll
   for (int k = 0; k < COLUMNS / THREADS; ++k) columns[k * THREADS + threadIdx.x] = column_of(values, k);
   if (threadIdx.x < HEADS) {
-    partial[threadIdx.x] = s.peak[threadIdx.x];
-    partial[HEADS + threadIdx.x] = s.sum[threadIdx.x];
+    reinterpret_cast<Total*>(partial)[threadIdx.x] = {s.peak[threadIdx.x], s.sum[threadIdx.x]};
   }
   Counters* counters = reinterpret_cast<Counters*>(a.counters) + shares.first;
   __syncthreads();
-  if (threadIdx.x == 0) arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
+  int left = 0;
+  if (threadIdx.x == 0) {
+    arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
+    // What it was is not waited for before the slices are merged.
+    left = atomicAdd(&counters->left, 1);
+  }
   __syncthreads();
   if (s.merges) {
     const bool others_gave_up = s.given_up > 0;
-    merge_slice(s, a, row, group, shares, mine);
-    if (others_gave_up) {
-      // More may have given up since this program arrived. Those found all parts there and merge their slices
-      // too, to the same bits; which ones they are can't be seen, so every slice of the list is merged.
-      unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
-      if (threadIdx.x == 0) s.given_up = 0;
-      __syncthreads();
-      for (int part = threadIdx.x; part < shares.count; part += THREADS) {
-        if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
+    unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
+    int slice = mine, listed = -1;
+#pragma unroll 1
+    for (int i = 0;; ++i) {
+      merge_slice(s, a, row, group, shares, slice);
+      if (!others_gave_up) break;
+      if (listed < 0) {
+        // More may have given up since this program arrived. Those found all parts there and merge their slices
+        // too, to the same bits; which ones they are can't be seen, so every slice of the list is merged.
+        if (threadIdx.x == 0) s.given_up = 0;
+        __syncthreads();
+        for (int part = threadIdx.x; part < shares.count; part += THREADS) {
+          if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
+        }
+        __syncthreads();
+        listed = s.given_up;
       }
-      __syncthreads();
-      const int listed = s.given_up;
-      for (int i = 0; i < listed; ++i) merge_slice(s, a, row, group, shares, parts[i]);
+      if (i >= listed) break;
+      slice = parts[i];
     }
   }
-  if (threadIdx.x == 0 && atomicAdd(&counters->left, 1) == shares.count - 1) *counters = {};
+  if (threadIdx.x == 0 && left == shares.count - 1) *counters = {};
 }

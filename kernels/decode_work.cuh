@@ -7,7 +7,7 @@ struct Cursor {
   const int *near_indices, *far_indices;  // by position among both
 
   __device__ void seek(const Arguments& a, int unit) {
-    const int row = a.groups == 1 ? unit : unit / a.groups;
+    const int row = row_of(a, unit);
     info = {unit, 0, 1, info.begin};
     near = keys = 0;
     if (row >= a.rows) return;
@@ -107,6 +107,25 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   return share;
 }
 
+// Bring to the L2 cache what this program is to read first if all rows are as long as the index tables are wide.
+// If they are not, it is another program's.
+__device__ void prefetch_first(const Arguments& a) {
+  const int width = a.near.width + a.far.width, tiles = max(1, up(width, TILE)) * a.groups;
+  const int first = up(min(a.rows, 1 << 12) * tiles, gridDim.x) * blockIdx.x;
+  const int row = first / tiles, after = first - row * tiles, tiles_of_group = tiles / a.groups;
+  if (a.rows > 1 << 12 || row >= a.rows) return;
+  const int group = after / tiles_of_group;
+  const int position = (after - group * tiles_of_group) * TILE + threadIdx.x * 8;
+  if (threadIdx.x * 8 < TILE && position < width) {
+    prefetch(position < a.near.width ? a.near.indices + row * a.near.stride_indices + position
+                                     : a.far.indices + row * a.far.stride_indices + (position - a.near.width));
+  }
+  for (int i = threadIdx.x; i < HEADS * 8; i += THREADS) {
+    const int head = group * HEADS + i / 8;
+    if (head < a.heads) prefetch(a.q + row * a.stride_q_row + head * a.stride_q_head + i % 8 * 64);
+  }
+}
+
 // A key to gather: its index in a cache, or -1.
 struct Key {
   int index;
@@ -116,7 +135,7 @@ struct Key {
 __device__ Key key_of_thread(const Cursor& at, bool some) {
   const int position = at.info.tile * TILE + threadIdx.x / LANES_PER_KEY;
   Key key{-1, position >= at.near};
-  if (some && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
+  if (some && threadIdx.x < GATHERERS && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
   return key;
 }
 
@@ -131,6 +150,7 @@ __device__ void copy_key(Words* to, const unsigned char* from, int part, bool so
 
 // Begin to gather this thread's part of a tile. What isn't a key is zeros, so that a weight of 0 is enough.
 __device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key from) {
+  if (threadIdx.x >= GATHERERS) return;
   const int key = threadIdx.x / LANES_PER_KEY, part = threadIdx.x % LANES_PER_KEY;
   const bool some = from.index >= 0;
   const unsigned index = some ? from.index : 0;
@@ -139,11 +159,25 @@ __device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key 
   const unsigned char* pages = from.far ? a.far.pages : a.near.pages;
   const unsigned char* page = pages + (unsigned long long)(index >> bits) * page_bytes;
   const unsigned slot = index & ((1u << bits) - 1);
-  copy_key<0>(&s.tile[stage][key * UNITS + swizzled(key, part)], page + slot * KEY_BYTES + part * 16, part, some);
+  Arrivals* arrivals = &s.arrivals[stage];
   if (part == 0) {
     copy8_async(s.exponents[stage][key], page + (unsigned(KEY_BYTES) << bits) + slot * SCALES, some);
-    s.valid[stage][key] = some;
+    s.valid[stage][column_of(key)] = some;
   }
   if (threadIdx.x == 0) s.info[stage] = info;
-  end_copy_group();
+#if BULK
+  Words* to = &s.tile[stage][key * STRIDE];
+  if (some) {
+    copy_and_arrive(to, page + slot * KEY_BYTES, KEY_BYTES, arrivals);
+  } else {
+#pragma unroll 1
+    for (int unit = 0; unit < UNITS; ++unit) to[unit] = {};
+    stores_before_copies();
+    arrive(arrivals);
+  }
+#else
+  copy_key<0>(&s.tile[stage][key * STRIDE + part], page + slot * KEY_BYTES + part * 16, part, some);
+  arrive(arrivals);
+#endif
+  arrive_with_copies(arrivals);
 }
