@@ -32,8 +32,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 
   Info info = ahead.info;
   Key next = key_of_thread(ahead, true);
-  Query q;
-  load_query(a, info.unit, q);
+  RawQuery raw;
+  load_query(a, info.unit, raw);
   Share share_ahead = share;
   bool more = true;
   int stage = 0;
@@ -49,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
   }
   while (true) {
     const int unit = info.unit, first_tile = info.tile;
-    scale_query(a, q);
+    Query q;
+    scale_query(a, raw, q);
     Softmax softmax{-infinity(), {}};
     Values values = {};
     bool row_ends, last;
@@ -81,22 +82,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
       info = s.info[stage];
       row_ends = info.tile + 1 == info.tiles;
       last = --share.left <= 0 && (row_ends || info.tiles > share.whole);
+      const float change = scale_values(s, stage, values);
       weigh(s, stage, softmax, row_ends || last);
       __syncthreads();
       if (value_chunk(warp()) == ROPE) {
-        add_values<true>(s, stage, values);
+        add_values<true>(s, stage, change, values);
       } else {
-        add_values<false>(s, stage, values);
+        add_values<false>(s, stage, change, values);
       }
       stage = stage + 1 == STAGES ? 0 : stage + 1;
       if (stage == 0) phase ^= 1;
       if (row_ends || last) break;
     }
     const Info done = info;
-    if (!last) {
-      info = s.info[stage];
-      load_query(a, info.unit, q);
-    }
+    if (!last) info = s.info[stage];
+    load_query(a, info.unit, raw);
     const int row = row_of(a, unit), group = unit - row * a.groups;
     if (row_ends && first_tile == 0) {
       write_result(s, a, row, group, values);

@@ -327,7 +327,7 @@ def kernel(config: DecodeConfig) -> CudaKernel:
         MAX_PROGRAMS=MAX_PROGRAMS,
         SHARED_BYTES=config.shared_bytes(),
         LOOSE=config.loose,
-        AT_ONCE=config.at_once,
+        PARTS_AT_ONCE=config.at_once,
         BULK=config.bulk,
         PREFETCH=config.prefetch,
     )

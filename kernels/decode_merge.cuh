@@ -115,55 +115,81 @@ __device__ void merge(Merged& into, const Merged (&others)[N]) {
   }
 }
 
-// One slice of the columns, there are as many as parts, over all parts; threads share the parts if there are
-// more threads than columns. Always in the same order, whichever program does it.
-__device__ void merge_slice(
-    Shared& s, const Arguments& a, int row, int group, Shares shares, int slice) {
-  const int columns = up(COLUMNS, shares.count);
-  int together = 1;
-  while (2 * together * columns <= THREADS) together *= 2;
+// The columns of a slice that threads have each `N` of, over all parts of which each thread has one in `together`,
+// `AT_ONCE` of them at once. Always in the same order, whichever program does it.
+template <int AT_ONCE, int N>
+__device__ void merge_columns(
+    Shared& s, const Arguments& a, int row, int group, Shares shares, int slice, int columns, int together) {
   const int member = columns < THREADS ? threadIdx.x / columns : 0;
   Merged* merged = reinterpret_cast<Merged*>(s.scores);
 #pragma unroll 1
-  for (int i = threadIdx.x - member * columns; i < columns; i += THREADS) {
-    const int column = slice * columns + i;
-    const bool mine = column < COLUMNS && member < together;
-    const int k = column / THREADS, thread = column % THREADS, in_group = head_of(k, thread);
-    Merged sum{{}, {-infinity(), 0.0f}};
-#pragma unroll 1
-    for (int part = member; mine && part < shares.count; part += AT_ONCE * together) {
-      Merged parts[AT_ONCE];
+  for (int i = threadIdx.x - member * columns; i < columns; i += N * THREADS) {
+    int column[N], in_group[N];
+    bool mine[N];
+    Merged sum[N];
 #pragma unroll
-      for (int n = 0; n < AT_ONCE; ++n) {
-        const int other = part + n * together;
-        const float* from = shares.partial(a, min(other, shares.count - 1));
-        const float4 four = __ldcg(reinterpret_cast<const float4*>(from + 2 * HEADS + 4) + column);
-        const float2 two = __ldcg(reinterpret_cast<const float2*>(from) + in_group);
-        parts[n] = {{four.x, four.y, four.z, four.w}, {two.x, two.y}};
-        // One part more than once: what isn't NaN anyway counts 0.
-        if (other >= shares.count) parts[n].total.peak = -infinity();
+    for (int k = 0; k < N; ++k) {
+      column[k] = slice * columns + i + k * THREADS;
+      mine[k] = column[k] < COLUMNS && i + k * THREADS < columns && member < together;
+      in_group[k] = head_of(column[k] / THREADS, column[k] % THREADS);
+      sum[k] = {{}, {-infinity(), 0.0f}};
+    }
+#pragma unroll 1
+    for (int part = member; part < shares.count; part += AT_ONCE * together) {
+      Merged parts[N][AT_ONCE];
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+          const int other = part + n * together;
+          parts[k][n] = {{}, {-infinity(), 0.0f}};
+          if (!mine[k] || other >= shares.count) continue;
+          const float* from = shares.partial(a, other);
+          const float4 four = __ldcg(reinterpret_cast<const float4*>(from + 2 * HEADS + 4) + column[k]);
+          const float2 two = __ldcg(reinterpret_cast<const float2*>(from) + in_group[k]);
+          parts[k][n] = {{four.x, four.y, four.z, four.w}, {two.x, two.y}};
+        }
       }
-      merge(sum, parts);
+#pragma unroll
+      for (int k = 0; k < N; ++k) merge(sum[k], parts[k]);
     }
 #pragma unroll 1
     for (int step = together / 2; step > 0; step /= 2) {
-      merged[threadIdx.x] = sum;
+      merged[threadIdx.x] = sum[0];
       __syncthreads();
       if (member < step) {
         const Merged other[1] = {merged[threadIdx.x + step * columns]};
-        merge(sum, other);
+        merge(sum[0], other);
       }
       __syncthreads();
     }
-    const int head = group * HEADS + in_group;
-    if (!mine || member > 0 || head >= a.heads) continue;
-    const long long line = (long long)row * a.heads + head;
-    Column result{sum.value[0], sum.value[1], sum.value[2], sum.value[3]};
-    result.multiply(one_over(sink_of(a, head), sum.total));
-    write(a.out + line * DIMS, k, thread, result);
-    if (thread / 32 == 0 && k % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum.total);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const int head = group * HEADS + in_group[k];
+      if (!mine[k] || member > 0 || head >= a.heads) continue;
+      const long long line = (long long)row * a.heads + head;
+      const int place = column[k] / THREADS, thread = column[k] % THREADS;
+      const float* v = sum[k].value;
+      Column result{v[0], v[1], v[2], v[3]};
+      result.multiply(one_over(sink_of(a, head), sum[k].total));
+      write(a.out + line * DIMS, place, thread, result);
+      if (thread / 32 == 0 && place % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum[k].total);
+    }
   }
   __syncthreads();
+}
+
+// One slice of the columns, there are as many as parts; threads share the parts if there are more threads than
+// columns.
+__device__ void merge_slice(Shared& s, const Arguments& a, int row, int group, Shares shares, int slice) {
+  const int columns = up(COLUMNS, shares.count);
+  if (shares.count == 2) {
+    merge_columns<2, 4>(s, a, row, group, shares, slice, columns, 1);
+    return;
+  }
+  int together = 1;
+  while (2 * together * columns <= THREADS) together *= 2;
+  merge_columns<PARTS_AT_ONCE, 1>(s, a, row, group, shares, slice, columns, together);
 }
 
 // Count this program as arrived, and wait a while for the others if it has nothing else to do. Sets in

@@ -9,8 +9,13 @@ struct Query {
 
 __device__ int first_chunk() { return warp() / KEY_WARPS * CHUNKS; }
 
-// q as it is in memory, where its operands are to be. Beyond the heads: the last one again, which nobody reads.
-__device__ void load_query(const Arguments& a, int unit, Query& q) {
+// This warp's part of q as it is in memory.
+struct RawQuery {
+  int4 pairs[CHUNKS][M_TILES][2][2];
+};
+
+// Beyond the heads: the last one again, which nobody reads.
+__device__ void load_query(const Arguments& a, int unit, RawQuery& q) {
   const int row = row_of(a, unit), group = unit - row * a.groups, j = lane() % 4;
 #pragma unroll
   for (int c = 0; c < CHUNKS; ++c) {
@@ -26,11 +31,7 @@ __device__ void load_query(const Arguments& a, int unit, Query& q) {
         const unsigned short* from = a.q + row * a.stride_q_row + head * a.stride_q_head + first;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int4 four = __ldg(reinterpret_cast<const int4*>(from + i * second));
-          q.operand[c][2 * i][m][half] = four.x;
-          q.operand[c][2 * i][m][half + 2] = four.y;
-          q.operand[c][2 * i + 1][m][half] = four.z;
-          q.operand[c][2 * i + 1][m][half + 2] = four.w;
+          q.pairs[c][m][half][i] = __ldg(reinterpret_cast<const int4*>(from + i * second));
         }
       }
     }
@@ -39,31 +40,32 @@ __device__ void load_query(const Arguments& a, int unit, Query& q) {
 
 // f16 has the range of q only after a multiplication by the power of two that brings the largest of a
 // head's 64 dims to 2**14: then what is lost is below 2**-38 of it.
-__device__ void scale_query(const Arguments& a, Query& q) {
+__device__ void scale_query(const Arguments& a, const RawQuery& raw, Query& q) {
 #pragma unroll
   for (int c = 0; c < CHUNKS; ++c) {
     const bool rope = c == CHUNKS - 1 && first_chunk() + c == ROPE;
+    const unsigned as_it_is = rope ? ALL : 0;
 #pragma unroll
     for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        const int4(&four)[2] = raw.pairs[c][m][half];
+        const unsigned pairs[8] = {unsigned(four[0].x), unsigned(four[0].y), unsigned(four[0].z), unsigned(four[0].w),
+                                   unsigned(four[1].x), unsigned(four[1].y), unsigned(four[1].z), unsigned(four[1].w)};
         unsigned largest = 0;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          largest = larger_bf16(largest, q.operand[c][i / 2][m][half + i % 2 * 2] & 0x7fff7fffu);
-        }
+        for (int i = 0; i < 8; ++i) largest = larger_bf16(largest, pairs[i] & 0x7fff7fffu);
         largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 1));
         largest = larger_bf16(largest, __shfl_xor_sync(ALL, int(largest), 2));
         largest = larger_bf16(largest, largest << 16);
         const int exponent = min(254, 268 - int(largest >> 23));
         const float up_by = __int_as_float(exponent << 23);
         q.factor[c][m][half] = (rope ? 1.0f : __int_as_float((254 - exponent) << 23)) * a.scale_log2;
-        if (rope) continue;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-          unsigned& pair = q.operand[c][i / 2][m][half + i % 2 * 2];
+          const unsigned pair = pairs[i];
           const float first = __int_as_float(int(pair << 16)), second = __int_as_float(int(pair & 0xffff0000u));
-          pair = f16_pair(first * up_by, second * up_by);
+          q.operand[c][i / 2][m][half + i % 2 * 2] = chosen(as_it_is, pair, f16_pair(first * up_by, second * up_by));
         }
       }
     }
@@ -212,6 +214,7 @@ __device__ int value_chunk(int warp) { return warp / WARPS_PER_CHUNK; }
 
 // Scales of this warp's values, relative to the largest so far; returns what that changes for the sums.
 __device__ float scale_values(Shared& s, int stage, Values& values) {
+  if (value_chunk(warp()) == ROPE) return 1.0f;
   int exponent[TILE / 32], top = values.top;
 #pragma unroll
   for (int i = 0; i < TILE / 32; ++i) {
@@ -224,17 +227,15 @@ __device__ float scale_values(Shared& s, int stage, Values& values) {
     const int field = exponent[i] - top + SCALE_BITS + 15;
     s.value_scales[warp()][32 * i + lane()] = field > 0 ? field << 10 : 0x400 >> min(1 - field, 31);
   }
-  __syncwarp();
   const float change = two_to(values.top - top);
   values.top = top;
   return change;
 }
 
 template <bool IS_ROPE>
-__device__ void add_values(Shared& s, int stage, Values& values) {
+__device__ void add_values(Shared& s, int stage, float change, Values& values) {
   const int row = lane() / 4, j = lane() % 4;
   const int matrix_row = lane() % 16, matrix_unit = lane() / 16;
-  const float change = IS_ROPE ? 1.0f : scale_values(s, stage, values);
   float rescale[M_TILES][2];
   bool same = true;
 #pragma unroll

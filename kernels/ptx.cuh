@@ -124,6 +124,13 @@ __device__ unsigned product_f16(unsigned a, unsigned b) {
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
 }
+// Where `which` has ones, bits of `a`, else of `b`: in a register of its own, where a choice between two is made
+// in that of one of them, which for an operand of the tensor cores may be the wrong one.
+__device__ unsigned chosen(unsigned which, unsigned a, unsigned b) {
+  unsigned bits;
+  asm volatile("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(bits) : "r"(which), "r"(a), "r"(b));
+  return bits;
+}
 // The larger of each of two bf16; a number rather than NaN.
 __device__ unsigned larger_bf16(unsigned a, unsigned b) {
   unsigned pair;
