@@ -182,7 +182,9 @@ def test_a_heads_bits_are_the_same_with_other_heads(seed, monkeypatch):
     for half in (slice(0, 32), slice(32, 64)):
         own = inputs._replace(q=inputs.q[:, :, half], attn_sink=inputs.attn_sink[half])
         for got, want in zip(run(own, num_splits=1), whole):
-            assert_bitwise_equal(got, want.reshape(2, 64, -1)[:, half].reshape(got.shape))
+            assert_bitwise_equal(
+                got, want.reshape(2, 64, -1)[:, half].reshape(got.shape)
+            )
 
 
 @pytest.mark.parametrize("heads", (16, 40))
