@@ -18,34 +18,39 @@
 
 #include "decode_merge.cuh"
 
+// Begin to gather the next tile of this program's, if it has one more, and find the keys of the one after it.
+__device__ void gather_next(Shared& s, const Arguments& a, int stage, Cursor& ahead, Share& share, Key& next) {
+  if (share.has(ahead.info)) gather(s, a, stage, ahead.info, next);
+  end_copy_group();
+  ahead.step(a);
+  --share.left;
+  next = find_key(ahead, share.has(ahead.info));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     sparse_mla_decode(const __grid_constant__ Arguments a) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
-  if (threadIdx.x < STAGES) begin_arrivals(&s.arrivals[threadIdx.x], 2 * GATHERERS);
   wait_for_kernel_before();
-#if PREFETCH
   prefetch_first(a);
-#endif
+  // For all rows at once: later, each would wait for it.
+  const bool has_sink = a.sink != nullptr && threadIdx.x < a.heads;
+  const float sink = has_sink ? __ldg(a.sink + threadIdx.x) : -infinity();
   Cursor ahead{};
   Share share = find_share(s, a, ahead);
   if (share.left <= 0) return;
 
   Info info = ahead.info;
-  Key next = key_of_thread(ahead, true);
+  Key next = find_key(ahead, true);
   RawQuery raw;
   load_query(a, info.unit, raw);
   Share share_ahead = share;
-  bool more = true;
   int stage = 0;
-  unsigned phase = 0;
-  __syncthreads();
 #pragma unroll 1
-  for (int filled = 0; filled < STAGES - 1; ++filled) {
-    if (more) gather(s, a, filled, ahead.info, next);
-    ahead.step(a);
-    --share_ahead.left;
-    more = share_ahead.has(ahead.info);
-    next = key_of_thread(ahead, more);
+  for (int filled = 0; filled < STAGES - 1; ++filled) gather_next(s, a, filled, ahead, share_ahead, next);
+  if (threadIdx.x < MAX_HEADS) s.sink[threadIdx.x] = sink;
+  if (AHEAD) {
+    wait_for_copies<STAGES - 2>();
+    __syncthreads();
   }
   while (true) {
     const int unit = info.unit, first_tile = info.tile;
@@ -55,35 +60,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     Values values = {};
     bool row_ends, last;
     while (true) {
+      // Where the tile before this one was.
       const int free = stage == 0 ? STAGES - 1 : stage - 1;
-      if (!LOOSE) {
-        // Where the tile before this one was.
+      if (!AHEAD) {
+        wait_for_copies<STAGES - 2>();
         __syncthreads();
-        if (more) gather(s, a, free, ahead.info, next);
-        ahead.step(a);
-        --share_ahead.left;
-        more = share_ahead.has(ahead.info);
-        next = key_of_thread(ahead, more);
+        gather_next(s, a, free, ahead, share_ahead, next);
       }
-      wait_for_arrivals(&s.arrivals[stage], phase);
       if (warp() / KEY_WARPS == DIM_WARPS - 1) {
         add_scores<true>(s, stage, q);
       } else {
         add_scores<false>(s, stage, q);
       }
       __syncthreads();
-      if (LOOSE) {
-        if (more) gather(s, a, free, ahead.info, next);
-        ahead.step(a);
-        --share_ahead.left;
-        more = share_ahead.has(ahead.info);
-        next = key_of_thread(ahead, more);
-      }
+      if (AHEAD) gather_next(s, a, free, ahead, share_ahead, next);
       info = s.info[stage];
       row_ends = info.tile + 1 == info.tiles;
       last = --share.left <= 0 && (row_ends || info.tiles > share.whole);
       const float change = scale_values(s, stage, values);
       weigh(s, stage, softmax, row_ends || last);
+      // With more than two tiles in shared memory, the next one is there by now, and needs no barrier of its own.
+      if (AHEAD) wait_for_copies<STAGES - 2>();
       __syncthreads();
       if (value_chunk(warp()) == ROPE) {
         add_values<true>(s, stage, change, values);
@@ -91,7 +88,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
         add_values<false>(s, stage, change, values);
       }
       stage = stage + 1 == STAGES ? 0 : stage + 1;
-      if (stage == 0) phase ^= 1;
       if (row_ends || last) break;
     }
     const Info done = info;
@@ -105,6 +101,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     }
     if (last) break;
   }
-  end_copy_group();
   wait_for_copies<0>();
 }

@@ -30,6 +30,7 @@ from .cuda_cpp import CudaKernel, CudaLaunch
 from .decode_arguments import (
     DIMS,
     KEY_BYTES,
+    MAX_HEADS,
     SCALE_BYTES,
     Arguments,
     Cache,
@@ -61,10 +62,6 @@ class DecodeConfig:
     programs_per_sm: int = 1
     dim_warps: int = 4
     threads: int = 256
-    loose: int = 0
-    at_once: int = 4
-    bulk: int = 1
-    prefetch: int = 1
 
     @property
     def heads(self) -> int:
@@ -83,9 +80,9 @@ class DecodeConfig:
     def shared_bytes(self) -> int:
         """Shared memory of a block: ``Shared`` of decode.cu."""
         warps = self.threads // 32
-        stage = self.tile * (KEY_BYTES + 16 + SCALE_BYTES + 4) + 16 + 8
+        stage = self.tile * (KEY_BYTES + 16 + SCALE_BYTES + 4) + 16
         heads = self.heads * ((self.tile + 8) * (4 * self.dim_warps + 2) + 3 * 4)
-        rest = 2 * warps * self.tile + 4 * (warps + 5)
+        rest = 2 * warps * self.tile + 4 * (MAX_HEADS + warps + 5)
         return -(-(self.stages * stage + heads + rest) // 16) * 16
 
 
@@ -94,7 +91,7 @@ CONFIGS = {
     (1, False): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),
     (1, True): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),
     (2, False): DecodeConfig(2, tile=32, stages=3, score_unroll=2, value_unroll=2),
-    (2, True): DecodeConfig(2, tile=64, stages=2, score_unroll=2, value_unroll=2),
+    (2, True): DecodeConfig(2, tile=64, stages=3, score_unroll=2, value_unroll=2),
 }
 
 
@@ -309,10 +306,6 @@ def kernel(config: DecodeConfig) -> CudaKernel:
         VALUE_UNROLL=config.value_unroll,
         MAX_PROGRAMS=MAX_PROGRAMS,
         SHARED_BYTES=config.shared_bytes(),
-        LOOSE=config.loose,
-        PARTS_AT_ONCE=config.at_once,
-        BULK=config.bulk,
-        PREFETCH=config.prefetch,
     )
     return CudaKernel(
         source=Path(__file__).with_name("decode.cu"),

@@ -12,6 +12,7 @@ from .checks import Checks
 DIMS = 512
 KEY_BYTES = 576
 SCALE_BYTES = 8
+MAX_HEADS = 128
 
 
 class Cache(Structure):
@@ -110,10 +111,10 @@ def check_q(checks: Checks, q: torch.Tensor) -> None:
     checks.expect(
         q.dim() == 4
         and q.shape[1] == 1
-        and 1 <= q.shape[2] <= 128
+        and 1 <= q.shape[2] <= MAX_HEADS
         and q.shape[3] == DIMS,
         "q shape",
-        f"[B, 1, H in 1..128, {DIMS}]",
+        f"[B, 1, H in 1..{MAX_HEADS}, {DIMS}]",
         tuple(q.shape),
     )
     checks.tensor("q", q, torch.bfloat16, q.shape)

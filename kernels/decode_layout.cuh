@@ -2,6 +2,7 @@
 
 constexpr int WARPS = THREADS / 32;
 constexpr int HEADS = 16 * M_TILES;
+constexpr int MAX_HEADS = 128;  // of a row
 constexpr int DIMS = 512;
 constexpr int CHUNK = 64;       // dims with one scale
 constexpr int ROPE = 7;         // the chunk of bf16 dims, without a scale
@@ -15,15 +16,16 @@ constexpr int WARPS_PER_CHUNK = WARPS / 8;            // in values
 constexpr int VALUE_TILES = 8 / WARPS_PER_CHUNK;      // of 8 dims, of a warp
 constexpr int COLUMNS_PER_HEAD = VALUE_TILES / 2;     // of a thread
 constexpr int VALUE_DIMS = CHUNK / WARPS_PER_CHUNK;   // of a warp
+constexpr bool AHEAD = STAGES > 2;    // tiles are gathered so early that the next is there before this is done
 constexpr int STRIDE = UNITS + 1;  // of a key in shared memory: keys in order begin in different banks
-constexpr int LANES_PER_KEY = BULK ? 1 : THREADS / TILE;
-constexpr int GATHERERS = TILE * LANES_PER_KEY;
+constexpr int KEYS_PER_WARP = TILE / WARPS;  // in gathering
 constexpr int LANES_PER_HEAD = THREADS / HEADS;
 constexpr int KEYS_PER_LANE = TILE / LANES_PER_HEAD;
 constexpr int VECTORS = KEYS_PER_LANE / 4;
 constexpr int PAD = 8;
 constexpr int COLUMNS = HEADS * DIMS / 4;              // of a partial result, four values each
 constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS + 4;  // with peaks, sums, and whether its program gave up
+constexpr int PARTS_AT_ONCE = 9;                       // of a slice, that a thread reads
 constexpr int GAVE_UP = 1 << 16;
 constexpr int POLLS = 16;
 constexpr unsigned ALL = 0xffffffffu;
@@ -32,7 +34,8 @@ constexpr unsigned ALL = 0xffffffffu;
 // the largest so far, times 2**8, so that 2**-32 is the smallest.
 constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
 
-static_assert(TILE % 32 == 0 && GATHERERS <= THREADS, "threads share the keys of a tile");
+static_assert(TILE % 32 == 0 && TILE % WARPS == 0 && 32 % KEYS_PER_WARP == 0, "warps share the keys of a tile");
+static_assert(32 + 32 / KEYS_PER_WARP >= UNITS, "and their lanes a key");
 static_assert(VECTORS * 4 * LANES_PER_HEAD == TILE, "and its scores");
 static_assert(WARPS_PER_CHUNK == 1 || WARPS_PER_CHUNK == 2, "a warp has a chunk of the values or a half");
 
@@ -101,7 +104,7 @@ struct Shared {
   unsigned short value_scales[WARPS][TILE];   // f16, by chunk
   int valid[STAGES][TILE];  // by column
   Info info[STAGES];
-  Arrivals arrivals[STAGES];
+  float sink[MAX_HEADS];
   float rescale[HEADS];
   float peak[HEADS];
   float sum[HEADS];

@@ -26,8 +26,6 @@ struct alignas(8) Total {
   float peak, sum;
 };
 
-__device__ float sink_of(const Arguments& a, int head) { return a.sink ? __ldg(a.sink + head) : -infinity(); }
-
 // One over the sum of a head's weights and the sink's; 0 without any key.
 __device__ float one_over(float sink, Total total) {
   const float sum = total.sum + power_of_2(sink * 1.44269504f - total.peak + WEIGHT_BITS);
@@ -52,18 +50,13 @@ __device__ void write(unsigned short* out, int k, int thread, const Column& colu
 
 // The outputs of a row and group that was this program's alone.
 __device__ void write_result(const Shared& s, const Arguments& a, int row, int group, const Values& values) {
-  float sink[2 * M_TILES];
-#pragma unroll
-  for (int rows = 0; rows < 2 * M_TILES; ++rows) {
-    sink[rows] = sink_of(a, min(group * HEADS + 8 * rows + lane() / 4, a.heads - 1));
-  }
 #pragma unroll
   for (int rows = 0; rows < 2 * M_TILES; ++rows) {
     const int in_group = 8 * rows + lane() / 4, head = group * HEADS + in_group;
     if (head >= a.heads) continue;
     const long long line = (long long)row * a.heads + head;
     const Total total{s.peak[in_group], s.sum[in_group]};
-    const float factor = one_over(sink[rows], total);
+    const float factor = one_over(s.sink[head], total);
 #pragma unroll
     for (int u = 0; u < COLUMNS_PER_HEAD; ++u) {
       Column column = column_of(values, rows * COLUMNS_PER_HEAD + u);
@@ -171,7 +164,7 @@ __device__ void merge_columns(
       const int place = column[k] / THREADS, thread = column[k] % THREADS;
       const float* v = sum[k].value;
       Column result{v[0], v[1], v[2], v[3]};
-      result.multiply(one_over(sink_of(a, head), sum[k].total));
+      result.multiply(one_over(s.sink[head], sum[k].total));
       write(a.out + line * DIMS, place, thread, result);
       if (thread / 32 == 0 && place % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum[k].total);
     }

@@ -132,52 +132,47 @@ struct Key {
   bool far;
 };
 
-__device__ Key key_of_thread(const Cursor& at, bool some) {
-  const int position = at.info.tile * TILE + threadIdx.x / LANES_PER_KEY;
+// Which of its warp's keys of a tile is this lane's; some lanes have the same.
+__device__ int key_of_lane() { return lane() % KEYS_PER_WARP; }
+
+__device__ Key find_key(const Cursor& at, bool some) {
+  const int position = at.info.tile * TILE + warp() * KEYS_PER_WARP + key_of_lane();
   Key key{-1, position >= at.near};
-  if (some && threadIdx.x < GATHERERS && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
+  if (some && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
   return key;
 }
 
-template <int I>
-__device__ void copy_key(Words* to, const unsigned char* from, int part, bool some) {
-  constexpr int FIRST = I * LANES_PER_KEY;
-  if constexpr (FIRST < UNITS) {
-    if (FIRST + LANES_PER_KEY <= UNITS || FIRST + part < UNITS) copy16_async<FIRST * 16>(to, from, some);
-    copy_key<I + 1>(to, from, part, some);
-  }
+// Where a key is gathered from is kept in the unit that separates it from the next.
+__device__ const unsigned char** pointer_beside(Words* tile, int key) {
+  return reinterpret_cast<const unsigned char**>(tile + key * STRIDE + UNITS);
 }
 
-// Begin to gather this thread's part of a tile. What isn't a key is zeros, so that a weight of 0 is enough.
-__device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key from) {
-  if (threadIdx.x >= GATHERERS) return;
-  const int key = threadIdx.x / LANES_PER_KEY, part = threadIdx.x % LANES_PER_KEY;
-  const bool some = from.index >= 0;
-  const unsigned index = some ? from.index : 0;
-  const int bits = from.far ? a.far.page_bits : a.near.page_bits;
-  const unsigned page_bytes = from.far ? a.far.page_bytes : a.near.page_bytes;
-  const unsigned char* pages = from.far ? a.far.pages : a.near.pages;
+// Begin to gather this warp's keys of a tile: of each, its lanes copy 512 bytes next to each other at once, and
+// then the rest of all. What isn't a key is zeros, so that a weight of 0 is enough.
+__device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key mine) {
+  const int first = warp() * KEYS_PER_WARP, key = first + key_of_lane();
+  const bool some = mine.index >= 0;
+  const unsigned index = some ? mine.index : 0;
+  const int bits = mine.far ? a.far.page_bits : a.near.page_bits;
+  const unsigned page_bytes = mine.far ? a.far.page_bytes : a.near.page_bytes;
+  const unsigned char* pages = mine.far ? a.far.pages : a.near.pages;
   const unsigned char* page = pages + (unsigned long long)(index >> bits) * page_bytes;
   const unsigned slot = index & ((1u << bits) - 1);
-  Arrivals* arrivals = &s.arrivals[stage];
-  if (part == 0) {
+  const unsigned char* bytes = page + slot * KEY_BYTES;
+  const unsigned keys = __ballot_sync(ALL, some);
+  if (lane() < KEYS_PER_WARP) {
+    *pointer_beside(s.tile[stage], key) = bytes;
     copy8_async(s.exponents[stage][key], page + (unsigned(KEY_BYTES) << bits) + slot * SCALES, some);
     s.valid[stage][column_of(key)] = some;
   }
-  if (threadIdx.x == 0) s.info[stage] = info;
-#if BULK
-  Words* to = &s.tile[stage][key * STRIDE];
-  if (some) {
-    copy_and_arrive(to, page + slot * KEY_BYTES, KEY_BYTES, arrivals);
-  } else {
-#pragma unroll 1
-    for (int unit = 0; unit < UNITS; ++unit) to[unit] = {};
-    stores_before_copies();
-    arrive(arrivals);
+  __syncwarp();
+  Words* to = &s.tile[stage][first * STRIDE];
+#pragma unroll
+  for (int n = 0; n < KEYS_PER_WARP; ++n) {
+    const unsigned char* from = *pointer_beside(s.tile[stage], first + n);
+    copy16_async<0>(to + n * STRIDE + lane(), from + lane() * 16, keys >> n & 1);
   }
-#else
-  copy_key<0>(&s.tile[stage][key * STRIDE + part], page + slot * KEY_BYTES + part * 16, part, some);
-  arrive(arrivals);
-#endif
-  arrive_with_copies(arrivals);
+  const int unit = 32 + lane() / KEYS_PER_WARP;
+  if (unit < UNITS) copy16_async<0>(to + key_of_lane() * STRIDE + unit, bytes + unit * 16, some);
+  if (threadIdx.x == 0) s.info[stage] = info;
 }

@@ -29,46 +29,6 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-// Something in shared memory that is waited for: a phase ends when as many have arrived as it began with and
-// their copies are there. Phases take turns to be odd and even.
-using Arrivals = unsigned long long;
-__device__ void begin_arrivals(Arrivals* at, int count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(count) : "memory");
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-__device__ void arrive(Arrivals* at) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(at)) : "memory");
-}
-// Arrive when this thread's copies so far are there.
-__device__ void arrive_with_copies(Arrivals* at) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(at)) : "memory");
-}
-// Arrive when all of one copy is there that a single thread begins.
-__device__ void copy_and_arrive(void* to, const void* from, int bytes, Arrivals* at) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(bytes) : "memory");
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(at))
-               : "memory");
-#endif
-}
-// What this thread stored in shared memory comes before what it copies there so.
-__device__ void stores_before_copies() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-__device__ void wait_for_arrivals(Arrivals* at, unsigned phase) {
-  asm volatile(
-      "{ .reg .pred done;\nagain_%=: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra again_%=; }" ::"r"(
-          shared_address(at)),
-      "r"(phase)
-      : "memory");
-}
-
 // Four 8 x 8 matrices of 16-bit elements. Lane i gives the address of row i % 8 of matrix i / 8; it gets of
 // each matrix elements 2 * (i % 4) and the next of row i / 4, or of column i / 4 if transposed.
 __device__ void load_matrices(unsigned (&to)[4], const void* row) {

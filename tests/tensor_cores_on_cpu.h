@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
-#include <map>
 
 struct alignas(8) float2 {
   float x, y;
@@ -127,54 +126,6 @@ void wait_for_copies() {
 }
 
 inline void prefetch(const void*) {}
-
-using Arrivals = unsigned long long;
-
-namespace on_cpu {
-
-struct Phase {
-  int count = 0, arrived = 0;
-  unsigned number = 0;
-  std::vector<Copy> copies;
-};
-inline std::map<const void*, Phase> phases;
-
-}  // namespace on_cpu
-
-inline void begin_arrivals(Arrivals* at, int count) {
-  on_cpu::phases[at] = {};
-  on_cpu::phases[at].count = count;
-}
-inline void arrive(Arrivals* at) {
-  on_cpu::Phase& phase = on_cpu::phases.at(at);
-  if (++phase.arrived < phase.count) return;
-  phase.arrived = 0;
-  ++phase.number;
-  ++on_cpu::published.passed;
-}
-inline void arrive_with_copies(Arrivals* at) {
-  auto& mine = on_cpu::my_copies().back();
-  auto& all = on_cpu::phases.at(at).copies;
-  all.insert(all.end(), mine.begin(), mine.end());
-  mine.clear();
-  arrive(at);
-}
-inline void copy_and_arrive(void* to, const void* from, int bytes, Arrivals* at) {
-  on_cpu::phases.at(at).copies.push_back({to, from, bytes, true});
-  arrive(at);
-}
-inline void stores_before_copies() {}
-// Copies are made when the first thread has waited for all of the phase.
-inline void wait_for_arrivals(Arrivals* at, unsigned parity) {
-  on_cpu::Phase& phase = on_cpu::phases.at(at);
-  while (phase.number % 2 == parity) {
-    on_cpu::current->waits_for = &on_cpu::published;
-    on_cpu::current->waits_since = on_cpu::published.passed;
-    on_cpu::yield();
-  }
-  for (const on_cpu::Copy& copy : phase.copies) copy.run();
-  phase.copies.clear();
-}
 
 inline void load_matrices(unsigned (&to)[4], const void* row) {
   on_cpu::Shown<void> shown(row);
