@@ -39,6 +39,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--samples", type=int, default=25, help="measurements per arm (default 25)"
     )
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        choices=benchnames.PEERS,
+        help="a peer that is not timed, though it can be imported; repeatable",
+    )
+    parser.add_argument(
+        "--peer-seconds",
+        type=float,
+        default=120,
+        metavar="N",
+        help="a peer that compiles longer than this before the first measurement is left out (default 120)",
+    )
     arguments = parser.parse_args(argv)
     try:
         return _run(arguments)
@@ -64,7 +78,13 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.what == "roofline":
         roofline.write()
         return int(Exit.DONE)
-    return kernelbench.run(arguments.case, arguments.out, arguments.samples)
+    return kernelbench.run(
+        arguments.case,
+        arguments.out,
+        arguments.samples,
+        arguments.without,
+        arguments.peer_seconds,
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from functools import partial
+from typing import Sequence
 
 import torch
 
@@ -11,7 +14,7 @@ from kernels import indexer
 from kernels.indexer_ref import paged_mqa_logits_ref
 from numeric import assert_close
 
-from . import peers
+from . import peer_compile, peers
 from .benchcase import Arms, Bench, BenchCase, Prepared, ratios, rotated_sets
 
 TOPK = 512
@@ -118,8 +121,21 @@ def _summarize(rows: list[dict]) -> dict[str, dict[str, float]]:
     return {"text 512, cap 1M / cap 8K": ratios(rows, large, small)}
 
 
+def _compile_peers(groups: Sequence[str], seconds: float) -> None:
+    name = "TileLang"
+    if not importlib.util.find_spec("tilelang") or not peers.is_wanted(name):
+        return
+    shapes = [(len(case.lens), case.cap) for group in groups for case in SHAPES[group]]
+    try:
+        peer_compile.compile_tilelang(shapes, seconds)
+    except (RuntimeError, TimeoutError) as why:
+        peers.leave_out(name)
+        print(f"note: {name} is left out: {why}", file=sys.stderr)
+
+
 BENCH = Bench(
     "indexer",
     {name: [_bench_case(case) for case in cases] for name, cases in SHAPES.items()},
     _summarize,
+    _compile_peers,
 )

@@ -46,11 +46,14 @@ class Bench:
 
     ``groups``: cases of one group are timed in turn, so that a ratio between them is one of one run.
     ``summarize``: from the rows that were measured, named ratios by arm.
+    ``compile_peers``: for some of the groups, within so many seconds, what peers would compile between the
+    measurements; one that does not get done is left out.
     """
 
     kernel: str
     groups: Mapping[str, Sequence[BenchCase]]
     summarize: Callable[[list[dict]], dict[str, dict[str, float]]] = lambda rows: {}
+    compile_peers: Callable[[Sequence[str], float], None] = lambda groups, seconds: None
 
 
 def rotated_sets(moved: int) -> int:

@@ -39,6 +39,9 @@ GROUPS = {
     "hc_sum": ("hc-sum-rows",),
 }
 
+# The peers that --without takes, as peers.py has them.
+PEERS = ("stock", "DeepGEMM", "TileLang", "v1", "v2", "torch.topk", "FlashMLA")
+
 
 def listing() -> str:
     """Every kernel with its groups, for --help."""

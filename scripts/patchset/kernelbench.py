@@ -30,6 +30,7 @@ from . import (  # noqa: E402
     bench_topk,
     benchnames,
     gputime,
+    peers,
 )
 from .benchcase import Bench, BenchCase, Prepared  # noqa: E402
 from .errors import Exit, Failure  # noqa: E402
@@ -45,10 +46,17 @@ BENCHES = (
 SOURCES = (".py", ".cu", ".cuh")
 
 
-def run(chosen: Optional[list[str]], out: Optional[Path], samples: int) -> int:
+def run(
+    chosen: Optional[list[str]],
+    out: Optional[Path],
+    samples: int,
+    without: Sequence[str] = (),
+    peer_seconds: float = 120,
+) -> int:
     """Time the chosen groups or kernels (None: all) and return the exit code.
 
-    The table goes to stdout, the raw figures to ``out``. A wrong result is exit code 1.
+    The table goes to stdout, the raw figures to ``out``. A wrong result is exit code 1. ``without`` names peers
+    that are not asked; one whose kernels take longer than ``peer_seconds`` to compile is left out as well.
     """
     groups = choose(chosen, BENCHES)
     if not torch.cuda.is_available():
@@ -59,6 +67,11 @@ def run(chosen: Optional[list[str]], out: Optional[Path], samples: int) -> int:
             state="nothing was measured",
             next="on a GPU host: PYTHON=/path/to/python scripts/bench.sh kernel",
         )
+    for name in without:
+        peers.leave_out(name)
+    for bench in {bench.kernel: bench for bench, _ in groups}.values():
+        mine = [group for each, group in groups if each is bench]
+        bench.compile_peers(mine, peer_seconds)
     record = {"machine": machine_facts(), "cases": [], "ratios": {}}
     _warn_if_not_sm120(record["machine"])
     for bench, group in groups:

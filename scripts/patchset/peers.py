@@ -20,12 +20,25 @@ STOCK_LOGITS_BYTES = 1160
 Peer = tuple[str, Callable]
 
 _noted: set[tuple[str, str]] = set()
+_left_out: set[str] = set()
+
+
+def leave_out(name: str) -> None:
+    """Neither prepare nor time this peer in this process."""
+    _left_out.add(name)
+
+
+def is_wanted(name: str) -> bool:
+    """Whether this peer was not left out."""
+    return name not in _left_out
 
 
 def arms(peers: Iterable[Peer], inputs: Sequence, case: str) -> dict[str, list]:
     """The calls of each peer on each of ``inputs``, for the peers whose first call works."""
     found = {}
     for name, prepare in peers:
+        if name in _left_out:
+            continue
         try:
             calls = [prepare(one) for one in inputs]
             calls[0]()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .errors import Exit, Failure
@@ -25,11 +25,12 @@ class Workload:
 
 
 def load(
-    path: Path, wanted: str | None = None, *, option: str = "--workload ID"
+    path: Path, wanted: str | None = None, *, option: str = "--workload ID[@C]"
 ) -> Workload:
-    """The workload with this id, or the first one. option is how the user names one.
+    """The workload ID, or the first one; with ID@C at that concurrency alone.
 
-    Raises Failure(USAGE) when the file can't be read, is malformed or has no such workload.
+    option is how the user names one. Raises Failure(USAGE) when the file can't be read, is malformed or
+    has no such workload, and for a concurrency that the workload does not have.
     """
     try:
         data = path.read_bytes()
@@ -38,30 +39,29 @@ def load(
         found = [_workload(table, digest) for table in tables]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _failure(path, f"the workloads can't be read: {error}", option) from None
+    id, at, asked = (wanted or "").partition("@")
     for each in found:
-        if wanted in (None, each.id):
-            return each
+        if wanted is None or each.id == id:
+            return _narrowed(path, each, asked, option) if at else each
     names = ", ".join(each.id for each in found)
-    raise _failure(
-        path, f"no workload {wanted!r}; there are: {names or 'none'}", option
-    )
+    raise _failure(path, f"no workload {id!r}; there are: {names or 'none'}", option)
 
 
 def chosen(path: Path, case: str) -> tuple[Workload, int]:
     """The workload and the concurrency of WORKLOAD[@C], which is the workload's last without @C.
 
-    Raises Failure(USAGE) as load(), and for a concurrency that the workload does not have.
+    Raises Failure(USAGE) as load().
     """
-    option = "--probe serving:WORKLOAD[@C]"
-    id, at, asked = case.partition("@")
-    found = load(path, id, option=option)
-    if not at:
-        return found, found.concurrency[-1]
-    there = {str(each): each for each in found.concurrency}
+    found = load(path, case, option="--probe serving:WORKLOAD[@C]")
+    return found, found.concurrency[-1]
+
+
+def _narrowed(path: Path, work: Workload, asked: str, option: str) -> Workload:
+    there = {str(each): each for each in work.concurrency}
     if asked not in there:
-        what = f"the workload {id!r} has C={', '.join(there)}, and not C={asked!r}"
+        what = f"the workload {work.id!r} has C={', '.join(there)}, and not C={asked!r}"
         raise _failure(path, what, option)
-    return found, there[asked]
+    return replace(work, concurrency=(there[asked],))
 
 
 def _workload(table: dict, digest: str) -> Workload:

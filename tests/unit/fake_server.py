@@ -41,6 +41,7 @@ class Fake:
     generate: dict = field(default_factory=dict)
     tokenizer: str | None = "a-hub/a-model"
     shift: float = 0.0
+    other_over: int | None = None
     asked: list[tuple[str, dict | None]] = field(default_factory=list)
     most_at_once: int = 0
 
@@ -80,17 +81,23 @@ class Fake:
         if "text" in body:
             return self._one(self.generate[body["text"]])
         count = body["sampling_params"]["max_new_tokens"]
-        return [self._random(sum(ids) % 300, count) for ids in body["input_ids"]]
+        return [self._random(ids, count) for ids in body["input_ids"]]
 
-    def _random(self, first: int, count: int) -> dict:
+    def _random(self, ids: list[int], count: int) -> dict:
         """Tokens first, first + 1...; with factor 2 the second best at the tenth place."""
-        tokens, best = [], []
+        first, tokens, best = sum(ids) % 300, [], []
+        likely = -1.0
+        if self.other_over is not None and len(ids) > self.other_over:
+            # Without a shift other tokens come, with one the same, less likely.
+            likely, first = likely - self.shift, first + (0 if self.shift else 500)
         for place in range(count):
             ranked = [first + place, first + place + 1]
             if self.factor == 2 and place == 9:
                 ranked.reverse()
-            tokens.append([-1.0, ranked[0], None])
-            best.append([[-1.0, ranked[0], None], [-1.0 - self.lead, ranked[1], None]])
+            tokens.append([likely, ranked[0], None])
+            best.append(
+                [[likely, ranked[0], None], [likely - self.lead, ranked[1], None]]
+            )
         meta = {"output_token_logprobs": tokens, "output_top_logprobs": best}
         return {"meta_info": meta}
 

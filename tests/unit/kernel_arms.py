@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def arms_of(raw: str) -> dict[str, dict[str, float]]:
     """Median times of each case's arms, of the first row where a case has two."""
     rows = json.loads((ROOT / "ci/checkpoints/raw" / raw).read_text())
+    rows = rows["cases"] if isinstance(rows, dict) else rows
     cases: dict[str, dict[str, float]] = {}
     for row in rows:
         if "us" in row:

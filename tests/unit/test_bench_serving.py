@@ -135,6 +135,29 @@ def test_the_table_for_a_person(place):
     assert len(lines) == 4 and last == f"raw files: {place}/out/"
 
 
+def test_one_concurrency_of_a_workload(place):
+    done = bench(place, patched(), options=["--workload", "small@2", "--json"])
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert {run["concurrency"] for run in result["runs"]} == {2}
+    assert result["workload"]["concurrency"] == [2]
+    (place / "out").rename(place / "first")
+    done = bench(place, patched(), options=["--workload", "small@3"])
+    assert done.returncode == Exit.USAGE
+    assert "C=1, 2, and not C='3'" in done.stderr
+    assert "--workload ID[@C]" in done.stderr
+
+
+def test_a_server_that_was_just_smoked_is_asked_what_it_is_and_no_more(place):
+    fake = patched(factor=2)
+    done = bench(place, fake, options=["--smoked"])
+    assert done.returncode == 0, done.stderr
+    assert not [path for path, _ in fake.asked if "generate" in path or "chat" in path]
+    (place / "out").rename(place / "first")
+    done = bench(place, patched(), build="@stock", options=["--smoked"])
+    assert done.returncode == Exit.SERVER and "stock" in done.stderr
+
+
 def test_a_server_that_fails_the_smoke_is_not_measured(place):
     done = bench(place, patched(), patched(factor=2))
     assert done.returncode == Exit.SERVER and "wrong answer" in done.stderr
@@ -164,9 +187,9 @@ def test_something_that_is_no_sglang_is_not_measured(place):
 
 def test_random_weights_are_compared_with_the_first_arm(place):
     options = ("--weights", "random")
-    done = bench(place, patched(), patched(factor=2), options=options)
+    done = bench(place, patched(), patched(other_over=0), options=options)
     assert done.returncode == Exit.SERVER
-    assert "16 of 16 answers differ" in done.stderr
+    assert "differ from those of" in done.stderr
     assert bench(place, patched(), patched(), options=options).returncode == 0
 
 
@@ -174,12 +197,15 @@ def test_random_weights_are_compared_with_a_reference_instead(place):
     with serving(patched()) as url:
         options = ("--weights", "random", "--reference", url)
         # The first arm selects otherwise in each run: nothing could agree with it.
-        done = bench(place, patched(factor=2), patched(), options=options)
+        done = bench(place, patched(other_over=0), patched(), options=options)
         assert done.returncode == 0, done.stderr
         (place / "out").rename(place / "first")
-        done = bench(place, patched(), patched(factor=2), options=options)
+        done = bench(place, patched(), patched(other_over=0), options=options)
     assert done.returncode == Exit.SERVER
-    assert f"16 of 16 answers differ from those of {url}" in done.stderr
+    assert (
+        f"log-probabilities differ from those of {url} for 4 of 4 lengths"
+        in done.stderr
+    )
 
 
 def test_a_reference_that_does_not_answer(place):

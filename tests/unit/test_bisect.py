@@ -108,6 +108,26 @@ def test_rounds_are_decided_by_their_median(tree, probe):
     assert "its figures lie on both sides of the threshold" in again.stdout
 
 
+def test_another_number_of_rounds(tree, probe):
+    probe(rounds=3)
+    made = tree("100", "50", "20")
+    done = made.bisect("--rounds", "1", "--json")
+    found = json.loads(done.stdout)
+    assert {len(step["values"]) for step in found["steps"]} == {1}
+    assert len(made.measured) == 3
+    refused = made.bisect("--rounds", "0")
+    assert refused.returncode == Exit.USAGE
+    assert "must be a whole number above 0" in refused.stderr
+
+
+def test_more_rounds_of_a_stopped_session_keep_those_it_has(tree):
+    made = tree("100", "exit 3", "20")
+    assert made.bisect("--rounds", "2").returncode == Exit.ENVIRONMENT
+    assert made.measured == ["100", "20", "20", "100", "exit 3"]
+    made.bisect("--rounds", "3")
+    assert made.measured[5:] == ["100", "20", "exit 3"]
+
+
 def test_a_commit_that_does_not_build_is_skipped_and_named(tree):
     made = tree("100", "100", "skip", "100", "20", "20", "20")
     done = made.bisect("--json")

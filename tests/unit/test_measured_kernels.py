@@ -102,6 +102,17 @@ def test_the_targets_of_the_pre_linear_are_met_where_the_page_says_so():
     assert share[8_192] >= 0.6
 
 
+def test_the_pre_linear_beside_servers_is_what_its_raw_file_says():
+    file = ROOT / "ci/checkpoints/raw/h200-hc-pre/bench-beside-servers.json"
+    (case,) = (
+        case
+        for case in json.loads(file.read_text())["cases"]
+        if case["case"] == "rows2048"
+    )
+    share = f"{case['floor_us'] / medians(case, 'ours')[0]:.1%}".replace("%", " %")
+    assert f"other GPU read {share} ([raw](../{file.relative_to(ROOT)}))" in PAGE
+
+
 def test_the_times_of_the_weighted_sum_are_what_the_raw_file_says():
     assert all(case["correct"] for case in HC_SUM_ROWS)
     text = " ".join(PAGE.split())
@@ -184,6 +195,29 @@ def test_the_metadata_figures_are_what_the_raw_file_says():
         f" {seen['stock_compilations']}, {seen['ours_seconds']:.2f} s against"
         f" {seen['stock_seconds']:.2f} s."
     ) in text
+
+
+def test_the_metadata_figures_of_the_second_run_are_what_its_raw_file_says():
+    file = ROOT / "ci/checkpoints/raw/h200-metadata/again.json"
+    again = {case["case"]: case for case in json.loads(file.read_text())["cases"]}
+    ours, stock = (
+        again["decode64-text512-cap1M"]["timings"][arm] for arm in ("ours", "stock")
+    )
+    seen = again["growing-32-widths"]["facts"]["first_calls"]
+    text = " ".join(PAGE.split())
+    assert (
+        f"{ours['median']:.2f} us ({ours['low']:.2f} to {ours['high']:.2f}) against {stock['median']:.1f},"
+        f" {seen['ours_seconds']:.2f} s against {seen['stock_seconds']:.2f} s."
+    ) in text
+    first = {case["case"]: case for case in METADATA["cases"]}
+    now, then = (
+        medians(run["decode64-text512-cap8K"], "stock", "ours")
+        for run in (again, first)
+    )
+    assert (
+        "{:.2f} against {:.2f} there, {:.2f} against {:.2f} in".format(*now, *then)
+        in text
+    )
 
 
 DECODE = json.loads((ROOT / "ci/checkpoints/raw/h200-decode/bench.json").read_text())

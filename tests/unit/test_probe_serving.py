@@ -39,9 +39,10 @@ if verb == "bench":
     runs = [
         {"arm": "tree", "concurrency": c, "round": r,
          "figures": {"output_throughput": float(100 * c + 10 * r)}}
-        for c in (1, 16) for r in range(4)
+        for c in [int(words[words.index("--workload") + 1].split("@")[1])] for r in range(4)
     ]
-    print(json.dumps({"workload": {"id": "w", "concurrency": [1, 16]}, "runs": runs}))
+    machine = {"gpu": "a GPU", "count": 1}
+    print(json.dumps({"workload": {"id": "w"}, "machine": machine, "runs": runs}))
 """
 
 
@@ -122,13 +123,15 @@ def test_the_counted_rounds_of_the_last_concurrency(probe):
     assert done.returncode == 0, done.stderr
     assert found["value"] == 1620 and found["speeds"] == [1610, 1620, 1630]
     assert found["correct"] and found["build"] == {"commit": "c"}
+    assert found["machine"] == {"gpu": "a GPU", "count": 1}, "the server's"
     serve, smoke, bench = calls
     assert serve[:2] == ["serve", "--tree"] and {"--port", "--log"} <= set(serve)
     assert smoke[:-1] == ["smoke", "--url", "http://127.0.0.1:1", "--build", "stock"]
     # The benchmark is the tree's own.
     assert bench[-1].split(os.pathsep)[0].endswith("/tree/python")
     assert "tree=http://127.0.0.1:1@stock" in bench
-    assert bench[bench.index("--workload") + 1] == "w"
+    assert bench[bench.index("--workload") + 1] == "w@16"
+    assert "--smoked" in bench, "it was asked just before"
 
 
 def test_a_patch_that_can_be_told_and_a_chosen_concurrency(probe):
@@ -163,6 +166,18 @@ def test_whatever_else_fails_is_the_probes(probe, mode):
     done, found, _ = probe("0030-indexer", **mode)
     assert done.returncode != 0 and found is None
     assert "ProbeFailed" in done.stderr
+
+
+def test_the_scripts_own_python_has_no_torch(probe, tmp_path):
+    (tmp_path / "scripts" / "sitecustomize.py").write_text(
+        "from importlib import metadata\n"
+        "def version(name):\n"
+        "    raise metadata.PackageNotFoundError(name)\n"
+        "metadata.version = version\n"
+    )
+    done, found, _ = probe("0030-indexer")
+    assert done.returncode == 0, done.stderr
+    assert found["correct"]
 
 
 @pytest.mark.parametrize("case", ["w@64", "w@", "w@x", "other", "other@1"])

@@ -66,6 +66,47 @@ def test_an_arm_of_the_logits_is_what_the_raw_file_says(case, stated):
     assert f"\n| {stated} | {cells} |\n" in TRIED
 
 
+SHARES_FILE = "h200-kernels/tuning-short-shares.json"
+SHARES = arms_of(SHARES_FILE)
+
+
+@pytest.mark.parametrize(
+    "case,stated",
+    [
+        ("B64-one131072-rest512-cap131072", "one of 128K among 63 of 512"),
+        ("B64-text512-cap8192", "64 rows of 512"),
+        ("B64-text512-cap8192-skip512", "64 rows of 512, skipped"),
+        ("B1-text8192-cap8192", "one row of 8K"),
+        ("B64-text8192-cap8192", "64 rows of 8K"),
+        ("B16-text131072-cap131072", "16 rows of 128K"),
+    ],
+)
+def test_an_arm_of_short_shares_is_what_the_raw_file_says(case, stated):
+    arms = "base pair ring2 pair_bal p5 early pair_early_pf p5_early_pf DeepGEMM"
+    times = [SHARES[case].get(arm) for arm in arms.split()]
+    cells = " | ".join("-" if time is None else f"{time:.2f}" for time in times)
+    assert f"\n| {stated} | {cells} |\n" in TRIED
+
+
+def test_what_is_said_of_short_shares_is_what_the_raw_file_says():
+    raw = json.loads((ROOT / "ci/checkpoints/raw" / SHARES_FILE).read_text())
+    assert all(good is True for row in raw["cases"] for good in row["ok"].values())
+    skipped = SHARES["B64-text512-cap8192-skip512"]
+    assert f"takes {skipped['early']:.2f} for {skipped['base']:.2f}:" in TRIED
+    gains = [
+        times["base"] - times["early"]
+        for times in SHARES.values()
+        if times is not skipped and times["base"] < 22
+    ]
+    assert f"gains {min(gains):.1f} to {max(gains):.1f} us" in TRIED
+    for case, words in (
+        ("B32-text8192", "32 rows of 8K {:.2f} times"),
+        ("B48-text8192", "48 rows {:.2f}"),
+        ("B64-mixed-64-to-2048", "2,048 entries {:.2f}"),
+    ):
+        assert words.format(SHARES[case]["base"] / SHARES[case]["DeepGEMM"]) in TRIED
+
+
 @pytest.mark.parametrize(
     "case,stated",
     [

@@ -182,7 +182,8 @@ def _stopped(question: Question, directory: Path) -> Plan | None:
         and plan.program == list(question.probe.program)
         and harness.digest(directory / "harness") == plan.harness_sha256
     )
-    return replace(plan, threshold=None) if same else None
+    rounds = question.probe.rounds
+    return replace(plan, threshold=None, rounds=rounds) if same else None
 
 
 def _stock(question: Question, layout: Layout) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ Exit 0 and a file, or anything else, which whoever started it must take for a fa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -46,9 +47,9 @@ def main(measure: Callable[[argparse.Namespace], dict]) -> None:
 
 
 def machine() -> dict:
-    """What a figure of the CPU depends on."""
-    return {
-        "cpu": platform.machine(),
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in ("torch", "triton")},
-    }
+    """What a figure of the CPU depends on. A program that only starts others may lack torch and triton."""
+    found = {"cpu": platform.machine(), "python": platform.python_version()}
+    for name in ("torch", "triton"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -43,12 +43,9 @@ def measure(arguments: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory(prefix="patchset-serving-") as scratch:
         with _server(tree, Path(scratch), shlex.split(arguments.serve)) as told:
             _smoke(tree, told["url"], shlex.split(arguments.smoke))
-            result = _bench(tree, Path(scratch), told["url"], workload.id, arguments)
-    rows = [
-        run
-        for run in result["runs"]
-        if run["round"] and run["concurrency"] == concurrency
-    ]
+            case = f"{workload.id}@{concurrency}"
+            result = _bench(tree, Path(scratch), told["url"], case, arguments)
+    rows = [run for run in result["runs"] if run["round"]]
     speeds = [run["figures"]["output_throughput"] for run in rows]
     return {
         "value": statistics.median(speeds),
@@ -57,6 +54,8 @@ def measure(arguments: argparse.Namespace) -> dict:
         "speeds": speeds,
         "build": told["build"],
         "workload": result["workload"],
+        # Of the server; this program's own says nothing.
+        "machine": result["machine"],
     }
 
 
@@ -131,7 +130,8 @@ def _bench(
     tree: Path, scratch: Path, url: str, workload: str, arguments: argparse.Namespace
 ) -> dict:
     arm = f"tree={url}@{_build(tree)}"
-    words = ("serving", "--arm", arm, "--workload", workload, "--json", *_series())
+    words = ("serving", "--arm", arm, "--workload", workload, "--smoked", "--json")
+    words += tuple(_series())
     given = [*shlex.split(arguments.smoke), *shlex.split(arguments.bench)]
     command = _command("bench", *words, "--out", scratch / "runs", *given)
     # The benchmark is SGLang's own: of this tree, before an installed one.

@@ -41,7 +41,12 @@ def register(subparsers, layout: Layout) -> None:
         help='a server; BUILD is the patch that it must stand at, or "stock" (default: the last '
         "one). Repeatable: the others are compared with the first",
     )
-    serving.add_argument("--workload", metavar="ID", help="default: the first one")
+    serving.add_argument(
+        "--workload",
+        metavar="ID[@C]",
+        help="a workload of ci/workload.toml; with @C at one of its concurrencies alone (default: the "
+        "first one)",
+    )
     serving.add_argument(
         "--workloads",
         type=Path,
@@ -81,6 +86,8 @@ def register(subparsers, layout: Layout) -> None:
         help="with --weights random: the server that every other arm must agree with, in place of "
         "the first arm, whose selection may differ from run to run",
     )
+    # For a caller that has run the smoke test of this very server just now.
+    serving.add_argument("--smoked", action="store_true", help=argparse.SUPPRESS)
     serving.add_argument("--json", action="store_true", help="the result as JSON")
     serving.set_defaults(
         parser=serving,
@@ -149,7 +156,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
 
 
 def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) -> dict:
-    _say(f"smoke test of {arm.name}")
+    _say(f"smoke test of {arm.name}{' was done' if arguments.smoked else ''}")
     # Random weights have no right answer: the others must agree with the first arm, or the reference.
     compared = arguments.weights == "random" and arm is not first
     reference = None
@@ -159,7 +166,15 @@ def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) 
         if arguments.reference:
             url, option = arguments.reference, "--reference URL"
         reference = Server(url, seconds, key, option)
-    return smoke.run(layout, arguments, arm.url, arm.build, reference, _ARM)
+    return smoke.run(
+        layout,
+        arguments,
+        arm.url,
+        arm.build,
+        reference,
+        _ARM,
+        answers=not arguments.smoked,
+    )
 
 
 def _tokenizer(arguments: argparse.Namespace, arm: Arm) -> str | None:

@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from .. import gitenv, invocation, own_work, serversettings
@@ -83,6 +84,13 @@ def register(subparsers, layout: Layout) -> None:
             metavar="WORDS",
             help=f"with serving:…: more words for scripts/{command}.sh",
         )
+    parser.add_argument(
+        "--rounds",
+        type=_rounds,
+        metavar="N",
+        help="runs for each commit (default: what the probe needs: 1 for work:…, 3 for kernel:…, 2 for "
+        "serving:…)",
+    )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     parser.set_defaults(parser=parser, run=lambda arguments: _run(layout, arguments))
 
@@ -91,6 +99,8 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     _require_sense(arguments)
     given = {name: getattr(arguments, name) for name in ("serve", "smoke", "bench")}
     probe = probes.find(arguments.probe, {k: v for k, v in given.items() if v})
+    if arguments.rounds:
+        probe = replace(probe, rounds=arguments.rounds)
     over_tree = arguments.over == TREE
     repository = (arguments.patched or layout.target) if over_tree else arguments.root
     if over_tree:
@@ -114,6 +124,12 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     else:
         print("\n".join(result.lines()))
     return result.exit_code
+
+
+def _rounds(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError("must be a whole number above 0")
+    return int(text)
 
 
 def _require_sense(arguments: argparse.Namespace) -> None:

@@ -101,11 +101,13 @@ def run(
     build: str | None,
     reference: Server | None,
     option: str = "--url URL",
+    answers: bool = True,
 ) -> dict:
     """All checks of one server; the facts for a report. Raises Failure(SERVER) unless all pass,
     and Failure(USAGE), before anything is asked, for a flag or patch that there is not.
 
-    Random weights without a reference are asked nothing. option is what names url on the command line.
+    Random weights without a reference are asked nothing, and none are without answers. option is what
+    names url on the command line.
     """
     series = load_series(arguments.patches)
     serverflags.require_routes(arguments.active or [], series)
@@ -124,7 +126,7 @@ def run(
             lambda: smoke.served_model(server, arguments.model),
             essential=True,
         ),
-        *_answers(server, arguments, reference),
+        *(_answers(server, arguments, reference) if answers else []),
     ]
     if wanted != serverbuild.STOCK:
         checks.append(
