@@ -176,7 +176,8 @@ def sparse_mla_decode(
     row and head, one in a key in the rows that attend to it. Of the scales of one row's keys
     for the same 64 dims, one below 2**-32 of the largest counts as 0.
 
-    A row's bits depend on the lengths in the batch, never on a width. Needs compute capability 8.9.
+    A row's bits depend on the lengths in the batch, never on a width. None shared out, and with over 200 KB of
+    shared memory to an SM, those of a head don't depend on the other heads. Needs compute capability 8.9.
 
     Raises ValueError on a bad shape, dtype, stride, alignment or device.
     """
