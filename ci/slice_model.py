@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Models of random weights with DeepSeek-V4-Flash's shapes: for speed and agreement, never for answers.
 
-    flash N DIR     N layers of Flash (hidden 4,096, 64 heads, 256 experts of 2,048)
+    flash N DIR     N layers of Flash (hidden 4,096, 64 heads, 256 experts of 2,048); all of its 43 fit one
+                    GPU with narrower experts: 30 GB with --expert-width 64
     tiny DIR        4 layers with Flash's attention and a small rest, 2.1 GB
 
 Without --weights only config and tokenizer are written: serve such a folder with
@@ -41,7 +42,8 @@ def main(argv: list[str]) -> int:
         "--expert-width",
         type=int,
         metavar="W",
-        help="narrower experts (512 in bfloat16 are about the bytes of 2,048 in MXFP4)",
+        help="narrower experts (512 in bfloat16 are about the bytes of 2,048 in MXFP4, 64 about those that "
+        "one of eight ranks has of them); never fewer: SGLang's fused gate reads garbage below 225",
     )
     for kind in (flash, kinds.add_parser("tiny", help="2.1 GB")):
         kind.add_argument("directory", type=Path, metavar="DIR")
@@ -54,7 +56,10 @@ def main(argv: list[str]) -> int:
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(arguments.directory)
+    size = sum(each.bytes for each in tensors(shape))
+    print(
+        f"{arguments.directory}: {shape.what()}; {size / 1e9:.1f} GB of random weights"
+    )
     return 0
 
 

@@ -100,6 +100,13 @@ class Geometry:
             "initializer_range": 0.02,
         }
 
+    def what(self) -> str:
+        """One phrase for a person."""
+        return (
+            f"{len(self.ratios)} layers, hidden {self.hidden}, {self.heads} heads, "
+            f"256 experts of {self.expert_width}"
+        )
+
     def as_json(self) -> dict:
         """The geometry itself."""
         return asdict(self)

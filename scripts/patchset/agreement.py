@@ -3,17 +3,21 @@
 Another kernel is another order of additions. With random weights the best tokens are close, and a router's
 choice is too: where another expert runs, any other token may come, and the answers go apart from there. So
 that they part says nothing by itself. What is compared is each place up to and with the one where they
-part, as both have read the same text until there: most log-probabilities must be near, of each length of
-prompts for itself, since a wrong selection shows in the long ones alone. A wrong kernel moves nearly all.
+part, as both have read the same text until there: most log-probabilities must be near, of each kind of
+prompts for itself (their length, or how many are decoded at once), since a wrong kernel may show in one
+alone, and moves nearly all of it.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from .askserver import Server
 from .chat import failure
+from .decodelist import greedily
 from .errors import Exit, Failure
 from .listing import counted
 from .references import SHARE
@@ -21,11 +25,13 @@ from .references import SHARE
 LENGTHS = (300, 2_047, 2_049, 6_000)
 PER_LENGTH = 4
 NEW_TOKENS = 32
-# How far SHARE of the log-probabilities of a length may be off.
+# How far SHARE of the log-probabilities of a kind of prompts may be off.
 NEAR = 0.1
 # Ids that every DeepSeek-V4 vocabulary has; special ones are the first few and stay out.
 _IDS = range(10, 320)
 _BEST = 5
+# Answers of which a message tells how far they are equal.
+_TOLD = 16
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,74 @@ class Said:
     ids: tuple[int, ...]
     best: tuple[dict[int, float], ...]
 
+    def as_json(self) -> dict:
+        """For a raw file; each place has [token, log-probability] of its best tokens."""
+        best = [[[id, round(value, 4)] for id, value in at.items()] for at in self.best]
+        return {"ids": list(self.ids), "best": best}
+
+    @classmethod
+    def of_json(cls, data: Mapping) -> Self:
+        """What as_json made."""
+        return cls(tuple(data["ids"]), tuple(map(dict, data["best"])))
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Answers of two servers to prompts of one kind.
+
+    Attributes:
+        tokens: of an answer. leads: of each answer, how many are equal before it parts.
+        off: how far the log-probabilities of the places up to there are off, in rising order.
+    """
+
+    tokens: int
+    leads: tuple[int, ...]
+    off: tuple[float, ...]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[Said, Said]]) -> Self:
+        """The answers of a server, each with that of the reference."""
+        every = list(pairs)
+        off = sorted(each for pair in every for each in differences(*pair))
+        leads = tuple(first_difference(*pair) for pair in every)
+        return cls(len(every[0][1].ids), leads, tuple(off))
+
+    @property
+    def typical(self) -> float:
+        """How far SHARE of them are off at most."""
+        return self.off[int(len(self.off) * SHARE)]
+
+    @property
+    def parted(self) -> int:
+        return sum(lead < self.tokens for lead in self.leads)
+
+    def why(self) -> str:
+        """What tells that they are not alike."""
+        return (
+            f"{sum(each > NEAR for each in self.off)} of {len(self.off)} are off by more than "
+            f"{NEAR:g}, a quarter by {_shown(self.typical)}; equal tokens before the answers part: "
+            f"{', '.join(map(str, self.leads[:_TOLD]))}{', ...' * (len(self.leads) > _TOLD)} "
+            f"of {self.tokens}"
+        )
+
+
+def wrong(found: Mapping[str, Alike]) -> list[str]:
+    """A line for each kind of prompts whose answers are not alike."""
+    return [
+        f"{kind}: {each.why()}" for kind, each in found.items() if each.typical > NEAR
+    ]
+
+
+def line(found: Mapping[str, Alike]) -> str:
+    """What is said of all kinds of prompts together."""
+    leads = [lead for each in found.values() for lead in each.leads]
+    farthest = max(each.typical for each in found.values())
+    parted = sum(each.parted for each in found.values())
+    return (
+        f"{SHARE:.0%} of the log-probabilities within {farthest:.2f}, {sum(leads)} tokens equal, "
+        f"{parted} of {counted(leads, 'answer')} parted (random weights: no answer is right or wrong)"
+    )
+
 
 def compare(server: Server, reference: Server, seed: int = 0) -> str:
     """Greedy answers of both servers to the same prompts. Raises Failure(SERVER) where they are not alike.
@@ -43,37 +117,24 @@ def compare(server: Server, reference: Server, seed: int = 0) -> str:
     batch is another order of additions.
     """
     rng = random.Random(seed)
-    wrong, parted, equal, farthest = [], 0, 0, 0.0
+    found = {}
     for length in LENGTHS:
         prompts = [rng.choices(_IDS, k=length) for _ in range(PER_LENGTH)]
-        pairs = list(zip(_greedy(server, prompts), _greedy(reference, prompts)))
-        leads = [first_difference(one, other) for one, other in pairs]
-        equal += sum(leads)
-        parted += sum(lead < NEW_TOKENS for lead in leads)
-        off = sorted(d for one, other in pairs for d in differences(one, other))
-        typical = off[int(len(off) * SHARE)]
-        farthest = max(farthest, typical)
-        if typical > NEAR:
-            wrong.append(
-                f"prompts of {length} tokens: {sum(d > NEAR for d in off)} of {len(off)} are off by "
-                f"more than {NEAR:g}, a quarter by {_shown(typical)}; equal tokens before "
-                f"the answers part: {', '.join(map(str, leads))} of {NEW_TOKENS}"
-            )
-    if wrong:
+        ours, theirs = (
+            greedy(each, prompts, NEW_TOKENS) for each in (server, reference)
+        )
+        found[f"prompts of {length} tokens"] = Alike.of(zip(ours, theirs))
+    if told := wrong(found):
         raise Failure(
             Exit.SERVER,
-            f"log-probabilities differ from those of {reference.url} for {len(wrong)} of "
+            f"log-probabilities differ from those of {reference.url} for {len(told)} of "
             f"{counted(LENGTHS, 'length')} of prompts",
-            where="\n".join(wrong),
+            where="\n".join(told),
             state="both servers were only asked; nothing was changed",
             next="make the selection the same in both: SGLANG_TOPK_TRANSFORM_512_TORCH=1 or "
             "SGLANG_SM120_TOPK=on; then start it with each flag off in turn",
         )
-    answers = counted(range(PER_LENGTH * len(LENGTHS)), "answer")
-    return (
-        f"{SHARE:.0%} of the log-probabilities within {farthest:.2f}, {equal} tokens equal, {parted} of "
-        f"{answers} parted (random weights: no answer is right or wrong)"
-    )
+    return line(found)
 
 
 def first_difference(one: Said, other: Said) -> int:
@@ -100,14 +161,11 @@ def _shown(difference: float) -> str:
     )
 
 
-def _greedy(server: Server, prompts: list[list[int]]) -> list[Said]:
+def greedy(server: Server, prompts: list[list[int]], tokens: int) -> list[Said]:
+    """So many of the likeliest tokens after each prompt of one list. Raises Failure(SERVER)."""
     body = {
         "input_ids": prompts,
-        "sampling_params": {
-            "temperature": 0,
-            "max_new_tokens": NEW_TOKENS,
-            "ignore_eos": True,
-        },
+        "sampling_params": greedily(tokens),
         "return_logprob": True,
         "top_logprobs_num": _BEST,
     }
@@ -115,9 +173,9 @@ def _greedy(server: Server, prompts: list[list[int]]) -> list[Said]:
     if not isinstance(answers, list) or len(answers) != len(prompts):
         raise failure(f"{server.url} gave no list of answers to a list of prompts")
     said = [_said(server, answer) for answer in answers]
-    if any(len(each.ids) != NEW_TOKENS for each in said):
+    if any(len(each.ids) != tokens for each in said):
         least = min(len(each.ids) for each in said)
-        raise failure(f"{server.url} gave {least} of {NEW_TOKENS} tokens")
+        raise failure(f"{server.url} gave {least} of {tokens} tokens")
     return said
 
 
@@ -125,7 +183,7 @@ def _said(server: Server, answer: dict) -> Said:
     try:
         meta = answer["meta_info"]
         best = [
-            {token: value for value, token, *_ in place}
+            {token: float(value) for value, token, *_ in place}
             for place in meta["output_top_logprobs"]
         ]
         ids = [token for _, token, *_ in meta["output_token_logprobs"]]

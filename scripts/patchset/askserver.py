@@ -62,6 +62,10 @@ class Server:
         """The JSON answer to a JSON body; None for an empty one."""
         return _decoded(self._whole("POST", path, body), f"POST {path}")
 
+    def tell(self, path: str, body: dict) -> None:
+        """POST a JSON body where the answer is a phrase for people."""
+        self._whole("POST", path, body)
+
     def healthy(self, seconds: float = 2.0) -> bool:
         """Whether /health answers 200 right now; never raises."""
         try:

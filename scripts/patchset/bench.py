@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
         description="Time the kernels against the stock functions on this machine's GPU. "
         "PYTHON names the interpreter that has torch and triton (default: python3).",
         epilog=f"cases: {benchnames.listing()}. "
-        "scripts/bench.sh serving measures running servers: see its --help",
+        "scripts/bench.sh serving and steps measure running servers: see their --help",
     )
     parser.add_argument(
         "what",

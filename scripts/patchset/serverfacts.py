@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import json
+import re
+import subprocess
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from . import gpus
 from .errors import Failure
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+# What a Python serves with; a package that it lacks is left out.
+_VERSIONS = """
+import json, sys
+found = {"python": "%d.%d.%d" % sys.version_info[:3]}
+try:
+    import torch
+    found |= {"torch": torch.__version__, "cuda": torch.version.cuda}
+    import triton
+    found["triton"] = triton.__version__
+except ImportError:
+    pass
+print(json.dumps(found))
+"""
+_SECONDS = 120
 
 # Of what /server_info tells. No key of the user is among them; the name may be a path.
 _SETTINGS = (
@@ -33,6 +54,42 @@ def settings(info: Mapping) -> dict:
 def tokenizer(info: Mapping) -> str | None:
     """Where a server says that its tokenizer is: a folder of its machine, or a name on a hub."""
     return info.get("tokenizer_path") or info.get("model_path")
+
+
+def model(info: Mapping) -> dict:
+    """The shape of the served model, where its config.json is on this machine, and what its weights are."""
+    found = {"weights": "random" if info.get("load_format") == "dummy" else None}
+    try:
+        data = (Path(info["model_path"]) / "config.json").read_bytes()
+        config = json.loads(data)
+        found |= {
+            "layers": config["num_hidden_layers"],
+            "hidden": config["hidden_size"],
+            "heads": config["num_attention_heads"],
+            "experts": config.get("n_routed_experts"),
+            "expert_width": config.get("moe_intermediate_size"),
+            "config_sha256": hashlib.sha256(data).hexdigest(),
+        }
+        found["weights"] = found["weights"] or config.get("sm120_weights")
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return found
+
+
+def software(python: str) -> dict:
+    """The driver of this machine, and the versions that an interpreter has; what is not known is left out."""
+    found = {}
+    try:
+        found["driver"] = re.search(r"\d+\.\d+(\.\d+)?", _DRIVER.read_text())[0]
+    except (OSError, TypeError):
+        pass
+    command = [python, "-c", _VERSIONS]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SECONDS)
+        found |= json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        pass
+    return found
 
 
 def machine(urls: Iterable[str], tp_size: int | None) -> dict | None:

@@ -17,6 +17,8 @@ from .workload import Workload
 
 FIGURES = ("output_throughput", "median_ttft_ms", "median_tpot_ms")
 _TAIL = 15
+# Files and keys are named after arms, and some after the number of a patch.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,7 @@ def parse_arm(text: str) -> Arm:
     """NAME=URL or NAME=URL@BUILD. Raises ValueError for another form."""
     name, found, rest = text.partition("=")
     url, _, build = rest.partition("@")
-    if not (name.isidentifier() or name.replace("-", "_").isidentifier()):
-        raise ValueError(f"{text!r}: an arm is NAME=URL or NAME=URL@BUILD")
-    if not found:
+    if not (found and _NAME.fullmatch(name)):
         raise ValueError(f"{text!r}: an arm is NAME=URL or NAME=URL@BUILD")
     web_address(url)
     return Arm(name, url, build or None)

@@ -5,14 +5,17 @@ As a program (`python fake_server.py PORT`) it is the server process that serve.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import socket
 import sys
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 CHAT = "/v1/chat/completions"
 
@@ -26,6 +29,10 @@ class Fake:
         failing: path -> how its answers fail: "empty", "half", "no json", "error", "refuse",
             "hang", "drip", "cut", "page", "unknown".
         generate: prompt text or ids -> the tokens and gaps of /generate.
+        parts_at: with factor 2, the place of random tokens at which another one is the best.
+        lives_for: requests of /generate that it answers before it is gone.
+        rows_end: how rows of a streamed /generate fail: "short", "at once", "one row", "no index".
+        trace: what /start_profile leaves: "steps", "no steps", "half", "none".
     """
 
     patches: list[dict | None] = field(default_factory=lambda: [None])
@@ -42,6 +49,13 @@ class Fake:
     tokenizer: str | None = "a-hub/a-model"
     shift: float = 0.0
     other_over: int | None = None
+    parts_at: int = 9
+    tells_logprobs: bool = True
+    lives_for: int | None = None
+    rows_end: str | None = None
+    trace: str = "steps"
+    model_path: str = "/home/user/model"
+    settings: dict = field(default_factory=dict)
     asked: list[tuple[str, dict | None]] = field(default_factory=list)
     most_at_once: int = 0
 
@@ -84,7 +98,7 @@ class Fake:
         return [self._random(ids, count) for ids in body["input_ids"]]
 
     def _random(self, ids: list[int], count: int) -> dict:
-        """Tokens first, first + 1...; with factor 2 the second best at the tenth place."""
+        """Tokens first, first + 1...; with factor 2 the second best at one place."""
         first, tokens, best = sum(ids) % 300, [], []
         likely = -1.0
         if self.other_over is not None and len(ids) > self.other_over:
@@ -92,14 +106,48 @@ class Fake:
             likely, first = likely - self.shift, first + (0 if self.shift else 500)
         for place in range(count):
             ranked = [first + place, first + place + 1]
-            if self.factor == 2 and place == 9:
+            if self.factor == 2 and place == self.parts_at:
                 ranked.reverse()
             tokens.append([likely, ranked[0], None])
             best.append(
                 [[likely, ranked[0], None], [likely - self.lead, ranked[1], None]]
             )
         meta = {"output_token_logprobs": tokens, "output_top_logprobs": best}
-        return {"meta_info": meta}
+        return {"meta_info": meta if self.tells_logprobs else {}}
+
+    def streamed_rows(self, body: dict):
+        """The events of a list: the first token of each row, then all of them."""
+        tokens = body["sampling_params"]["max_new_tokens"]
+        rows = len(body["input_ids"])
+        if self.rows_end == "one row":
+            rows -= 1
+        counts = (1, tokens - (self.rows_end == "short"))
+        for made in counts[self.rows_end == "at once" :]:
+            for row in range(rows):
+                ended = {"type": "length"} if made > 1 else None
+                meta = {"completion_tokens": made, "finish_reason": ended}
+                event = {"index": row, "meta_info": meta}
+                if self.rows_end == "no index":
+                    del event["index"]
+                yield event
+
+    def leave_trace(self, body: dict) -> None:
+        """What the profiler writes: kernels, three a step, of which the last chooses the token."""
+        names = ("gemm", "attention", "ArgMax")
+        if self.trace == "no steps":
+            names = ("gemm", "attention", "copy")
+        events = [
+            {"cat": "kernel", "name": name, "ts": 50 * step + 10 * at, "dur": 5 + at}
+            # As SGLang's, which stops before the last.
+            for step in range(body["num_steps"] - 1)
+            for at, name in enumerate(names)
+        ]
+        data = gzip.compress(json.dumps({"traceEvents": events}).encode())
+        if self.trace == "half":
+            data = data[: len(data) // 2]
+        if self.trace != "none":
+            place = Path(body["output_dir"]) / "1-TP-0.trace.json.gz"
+            place.write_bytes(data)
 
     def _one(self, known: dict) -> dict:
         gaps = [gap + self.shift for gap in known["gaps"]]
@@ -165,10 +213,11 @@ class _Handler(BaseHTTPRequestHandler):
                     "version": "0.5.13",
                     "tp_size": 2,
                     # As SGLang's is by default: the path of the model.
-                    "served_model_name": "/home/user/model",
+                    "served_model_name": fake.model_path,
                     "api_key": "secret-of-the-user",
-                    "model_path": "/home/user/model",
+                    "model_path": fake.model_path,
                     "tokenizer_path": fake.tokenizer,
+                    **fake.settings,
                     "internal_states": [
                         {} if part is None else {"sm120_patches": part}
                         for part in fake.patches
@@ -182,6 +231,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send({"data": [{"id": "tiny"}]})
         with fake.counted():
             time.sleep(0.02)
+            if path == "/start_profile":
+                fake.leave_trace(body)
+                return self._raw(b"Start profiling.\n")
+            if path == "/generate" and self._is_gone():
+                return self.connection.shutdown(socket.SHUT_RDWR)
+            if path == "/generate" and body.get("stream"):
+                return self._stream_rows(body, how)
             if path == "/generate":
                 return self._send(fake.generated(body))
             if body.get("stream"):
@@ -208,6 +264,20 @@ class _Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": message["tokens"]}
         self._event({"choices": [last], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
+
+    def _is_gone(self) -> bool:
+        asked = [path for path, _ in self.fake.asked if path == "/generate"]
+        return self.fake.lives_for is not None and len(asked) > self.fake.lives_for
+
+    def _stream_rows(self, body: dict, how: str | None) -> None:
+        self._head("text/event-stream")
+        for event in self.fake.streamed_rows(body):
+            self._event(event)
+            if how == "error":
+                return self._event({"error": {"message": "the scheduler died"}})
+            time.sleep(0.001)
+        if how != "half":
+            self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, event: dict) -> None:
         self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")

@@ -181,6 +181,24 @@ def test_a_slice_has_flashs_layers_by_turns():
     assert narrow.config()["moe_intermediate_size"] == 512
 
 
+def test_all_of_flashs_layers_fit_a_gpu_with_narrow_experts(
+    tmp_path, monkeypatch, capsys
+):
+    saved = []
+    # The rest of a folder needs the package tokenizers.
+    monkeypatch.setattr(slice_model, "save_rest", lambda shape, _: saved.append(shape))
+    words = ["flash", "43", str(tmp_path / "m"), "--expert-width", "64"]
+    assert slice_model.main(words) == 0
+    said = capsys.readouterr().out
+    assert (
+        "43 layers, hidden 4096, 64 heads, 256 experts of 64; 29.9 GB of random" in said
+    )
+    (config,) = (shape.config() for shape in saved)
+    assert config["sm120_weights"] == "random, of the loader"
+    assert config["n_routed_experts"] == 256 and len(config["compress_ratios"]) == 43
+    assert config["compress_ratios"].count(4) == config["compress_ratios"].count(128)
+
+
 def test_shards_hold_every_tensor_once_in_order():
     every = list(tensors(geometry.TINY))
     groups = list(slice_model.shards(every, 100 << 20))

@@ -1,4 +1,4 @@
-"""`bench serving`: the sweep against running servers, arms taking turns."""
+"""`bench`: running servers measured; `bench serving` is the sweep, arms taking turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..askserver import Server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..servingbench import Arm, Bench, as_json, parse_arm, summary, table
-from . import smoke
+from . import bench_steps, smoke
 
 _ARM = "--arm NAME=URL"
 
@@ -94,6 +94,7 @@ def register(subparsers, layout: Layout) -> None:
         needs_git=False,
         run=lambda arguments: _run(layout, arguments),
     )
+    bench_steps.register(actions, layout)
 
 
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:

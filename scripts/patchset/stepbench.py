@@ -1,0 +1,198 @@
+"""The time of decode steps of running servers that take turns, and the GPU's own part of it.
+
+What is measured is a dictionary, which is kept after each measurement:
+
+    date, machine, notes  when, where, and what the user wants kept with the figures
+    load                  input_tokens, output_tokens of each number of rows, seed, reps
+    arms                  name, against, build, settings, model: as each server tells
+    runs                  arm, rows, rep (0 warms up), times in seconds, step_ms, tok_s
+    answers               arm, rows, said: the first tokens and the best ones at each place, of
+                          as many lists as 16 rows need
+    profiles              arm, rows, turn, busy_us and period_us of each step, kernels: place in
+                          kernel_names, microseconds that they ran in a step, of busy_us, calls
+    kernel_names          the names of kernels
+    failed                arm, what, where: an arm that failed is not measured any more
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import agreement, decodelist, serverbuild, serverfacts, stepprofile
+from .askserver import Server
+from .errors import Exit, Failure
+from .gputrace import Profile
+from .series import Series
+from .servingbench import Arm
+from .stepsummary import steps_ms
+
+# Tokens of each row whose best ones are kept, and the least rows: of few places, a quarter is chance.
+ANSWERED = 4
+_LEAST_ANSWERS = 16
+
+
+@dataclass(frozen=True)
+class Load:
+    """What each arm is given.
+
+    Attributes:
+        rows: the prompts of a list -> the tokens that are decoded after each.
+        input_tokens: of a prompt. reps: how often each list is timed; one more before warms up.
+        profiled: the arms that are profiled. turns, steps: how often, and steps of each time.
+    """
+
+    rows: Mapping[int, int]
+    input_tokens: int
+    reps: int
+    seed: int = 1
+    profiled: tuple[str, ...] = ()
+    turns: int = 3
+    steps: int = 14
+
+    def as_json(self) -> dict:
+        """What a raw file tells of it."""
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": {str(rows): n for rows, n in self.rows.items()},
+            "reps": self.reps,
+            "seed": self.seed,
+        }
+
+
+class StepBench:
+    """Measures arms; `result` has what was measured so far, and keep is called with it after each time."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, Server],
+        load: Load,
+        result: dict,
+        keep: Callable[[dict], None],
+        say: Callable[[str], None],
+    ):
+        self._servers = dict(servers)
+        self._load = load
+        self._keep = keep
+        self._say = say
+        self.result = result | {
+            "load": load.as_json(),
+            **{name: [] for name in ("runs", "answers", "profiles", "kernel_names")},
+            "failed": [],
+        }
+
+    def run(self, told: Callable[[str], dict]) -> None:
+        """Time every arm, ask it for tokens, profile it.
+
+        told(name) gives what a server says of itself, once it has decoded. Raises Failure(SERVER) at the
+        end when an arm failed: it was left out from there on.
+        """
+        self._keep(self.result)
+        self._rep(0)
+        for arm in self.result["arms"]:
+            if arm["name"] in self._servers:
+                self._guarded(arm["name"], lambda: arm.update(told(arm["name"])))
+        for rows in self._load.rows:
+            for name in self._alive(0):
+                self._guarded(name, lambda: self._answer(name, rows))
+        for rep in range(1, self._load.reps + 1):
+            self._rep(rep)
+        for turn in range(self._load.turns if self._load.profiled else 0):
+            self._profile_all(turn)
+        if self.result["failed"]:
+            raise self._failure()
+
+    def _rep(self, rep: int) -> None:
+        for rows in self._load.rows:
+            for name in self._alive(rep):
+                self._guarded(name, lambda: self._time(name, rows, rep))
+        self._say(f"round {rep} of {self._load.reps}" if rep else "warm-up")
+
+    def _profile_all(self, turn: int) -> None:
+        for rows in self._load.rows:
+            for name in self._alive(turn):
+                if name in self._load.profiled:
+                    self._guarded(name, lambda: self._profile(name, rows, turn))
+        self._say(f"profiles, {turn + 1} of {self._load.turns}")
+
+    def _alive(self, turn: int) -> list[str]:
+        """The arms that have not failed; every other turn goes the other way round."""
+        names = list(self._servers)
+        return names if turn % 2 else names[::-1]
+
+    def _guarded(self, name: str, measure: Callable[[], None]) -> None:
+        if name not in self._servers:
+            return
+        try:
+            measure()
+        except Failure as failure:
+            del self._servers[name]
+            self.result["failed"].append(
+                {"arm": name, "what": failure.what, "where": failure.where}
+            )
+            self._say(f"{name} FAILED and is left out: {failure.what}")
+        self._keep(self.result)
+
+    def _time(self, name: str, rows: int, rep: int) -> None:
+        asked = self._prompts(rows, rep)
+        timed = decodelist.decode(self._servers[name], asked, self._load.rows[rows])
+        run = {"arm": name, "rows": rows, "rep": rep}
+        self.result["runs"].append(run | timed.as_json())
+
+    def _answer(self, name: str, rows: int) -> None:
+        said = []
+        while len(said) < _LEAST_ANSWERS:
+            # Prompts that no round has.
+            asked = self._prompts(rows, -1 - len(said))
+            said += agreement.greedy(self._servers[name], asked, ANSWERED)
+        answer = {"arm": name, "rows": rows, "said": [each.as_json() for each in said]}
+        self.result["answers"].append(answer)
+
+    def _profile(self, name: str, rows: int, turn: int) -> None:
+        step_s = statistics.median(steps_ms(self.result, name, rows, warm=True)) / 1e3
+        found = stepprofile.take(
+            self._servers[name], self._prompts(rows, turn), self._load.steps, step_s
+        )
+        profile = {"arm": name, "rows": rows, "turn": turn}
+        self.result["profiles"].append(profile | self._of_profile(found))
+
+    def _of_profile(self, found: Profile) -> dict:
+        names = self.result["kernel_names"]
+        names += [name for name in found.kernels if name not in names]
+        return {
+            "busy_us": list(found.busy_us),
+            "period_us": list(found.period_us),
+            "kernels": [
+                [names.index(name), *figures] for name, figures in found.kernels.items()
+            ],
+        }
+
+    def _prompts(self, rows: int, rep: int) -> list[list[int]]:
+        # Another list in each round, whatever a server caches; the same for every arm.
+        seed = self._load.seed + rep
+        return decodelist.prompts(rows, self._load.input_tokens, seed)
+
+    def _failure(self) -> Failure:
+        failed = self.result["failed"]
+        told = [f"{each['arm']}: {each['what']}\n{each['where']}" for each in failed]
+        return Failure(
+            Exit.SERVER,
+            f"{', '.join(each['arm'] for each in failed)} failed and could not be measured whole",
+            where="\n".join(told),
+            state="what was measured, of every arm, is kept",
+            next="look into the server's log, start it again, then measure all arms together again",
+        )
+
+
+def told(server: Server, arm: Arm, series: Series, checkpoints: Path) -> dict:
+    """What a server says that it is. Raises Failure(SERVER) unless it is the wanted build."""
+    info = server.get("/server_info")
+    build = serverbuild.build_of(info, series, checkpoints)
+    serverbuild.require(build, arm.build or series.patches[-1].name, series)
+    return {
+        "build": build.as_json(),
+        "settings": serverfacts.settings(info),
+        "model": serverfacts.model(info),
+    }

@@ -1,0 +1,306 @@
+"""`bench steps`: the time of decode steps of running servers, arms taking turns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+from .. import (
+    agreement,
+    atomic,
+    disk,
+    environment,
+    serverfacts,
+    stepbench,
+    stepsummary,
+)
+from ..askserver import Server
+from ..errors import EXIT_CODES, Exit, Failure
+from ..layout import Layout
+from ..listing import columns
+from ..series import load_series
+from ..servingbench import Arm, parse_arm
+
+_ARM = "--arm NAME=URL"
+_ROWS = {1: 65, 16: 65, 64: 33}
+_POLL = 1.0
+
+
+def register(actions, layout: Layout) -> None:
+    """Add the action."""
+    parser = actions.add_parser(
+        "steps",
+        prog="scripts/bench.sh steps",
+        epilog=EXIT_CODES,
+        help="time of a decode step of servers that take turns",
+        description="Time decode steps of running servers, which may be on one GPU together: lists of "
+        "prompts are streamed, the arms taking turns. The answers of an arm must be like those of the "
+        f"arm that it is compared with: {agreement.SHARE:.0%} of the log-probabilities within "
+        f"{agreement.NEAR:g} for each number of rows, at the places that both reach with the same "
+        "text. That is the rule for random weights, which may part without an error; the smoke model "
+        "(scripts/smoke.sh) is the test of right answers. FILE is written after each list; Ctrl-C "
+        "keeps what it has.",
+    )
+    parser.add_argument(
+        "--arm",
+        action="append",
+        type=_arm,
+        required=True,
+        metavar="NAME=URL[@BUILD]",
+        help='a server; BUILD is the patch that it must stand at, or "stock" (default: the last '
+        "one). Repeatable",
+    )
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="NAME=OTHER",
+        help="the arm that one is compared with, - for none (default: the arm named before it)",
+    )
+    parser.add_argument(
+        "--rows",
+        action="append",
+        type=_rows,
+        metavar="N[:TOKENS]",
+        help="prompts of a list, and tokens that are decoded after each; repeatable (default: "
+        f"{' '.join(f'{rows}:{tokens}' for rows, tokens in _ROWS.items())})",
+    )
+    parser.add_argument(
+        "--input-tokens",
+        type=_count,
+        default=32,
+        metavar="N",
+        help="tokens of a prompt (default: 32)",
+    )
+    parser.add_argument(
+        "--reps",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="lists of each arm and number of rows that count; one before them warms up (default: 5)",
+    )
+    parser.add_argument(
+        "--profile",
+        nargs="*",
+        metavar="NAME",
+        help="profile these arms too (without names: every one): the GPU's own time of a step, by "
+        "kernel. Their servers must be on this machine",
+    )
+    parser.add_argument(
+        "--profile-turns",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="profiles of each arm and number of rows, the arms taking turns (default: 3)",
+    )
+    parser.add_argument(
+        "--profile-steps",
+        type=_steps,
+        default=14,
+        metavar="N",
+        help="steps that the profiler is asked for: it records one less, and a whole one ends "
+        "after another, so two less are figures (default: 14)",
+    )
+    parser.add_argument(
+        "--note",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="what to keep with the figures, such as what stood in for what; repeatable",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--python",
+        metavar="PY",
+        help="the interpreter that serves, whose versions of torch and triton are kept (default: of "
+        "the active virtual environment, else python3)",
+    )
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        metavar="S",
+        help="wait so many seconds for servers that are still starting (default: none must be)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="seconds that one list may take (default: 120)",
+    )
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="of the servers, if they have one"
+    )
+    parser.add_argument(
+        "--patches", type=Path, default=layout.patches, help=argparse.SUPPRESS
+    )
+    parser.set_defaults(
+        parser=parser,
+        needs_git=False,
+        run=lambda arguments: _run(layout, arguments),
+    )
+
+
+def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+    arms: list[Arm] = arguments.arm
+    names = [arm.name for arm in arms]
+    if len(set(names)) != len(arms):
+        arguments.parser.error("two arms have the same name")
+    if arguments.out.exists():
+        arguments.parser.error(f"--out needs a new file, and {arguments.out} is there")
+    against = _against(arguments, names)
+    load = _load(arguments, names)
+    python = environment.interpreter(arguments.python or environment.default_python())
+    series = load_series(arguments.patches)
+    servers = {
+        arm.name: Server(arm.url, arguments.timeout, arguments.api_key, _ARM)
+        for arm in arms
+    }
+
+    def told(name: str) -> dict:
+        (arm,) = (arm for arm in arms if arm.name == name)
+        try:
+            return stepbench.told(servers[name], arm, series, layout.checkpoints)
+        except Failure as failure:
+            failure.what = f"{name}: {failure.what}"
+            raise
+
+    if arguments.wait:
+        _wait(servers, arguments.wait)
+    found = {name: told(name) for name in names}
+    tp_size = found[names[0]]["settings"].get("tp_size")
+    machine = serverfacts.machine((arm.url for arm in arms), tp_size)
+    if load.profiled and machine is None:
+        _say("note: no GPU of this machine is seen; a profile must lie on its disk")
+    result = {
+        "what": "decode steps of running servers that take turns",
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": machine and machine | serverfacts.software(python),
+        "notes": arguments.note,
+        "arms": [
+            {"name": name, "against": against[name], **facts}
+            for name, facts in found.items()
+        ],
+    }
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    bench = stepbench.StepBench(servers, load, result, _keeper(arguments.out), _say)
+    try:
+        bench.run(told)
+    except KeyboardInterrupt:
+        _say(
+            f"stopped: {arguments.out} keeps what was measured; to go on, name another --out"
+        )
+        raise
+    finally:
+        _report(bench.result, arguments.out)
+    return Exit.NO if _wrong(bench.result) else Exit.DONE
+
+
+def _wait(servers: dict[str, Server], seconds: float) -> None:
+    """Until every server answers, or the time is over: then asking it says why."""
+    end = time.monotonic() + seconds
+    for name, server in servers.items():
+        if not server.healthy():
+            _say(f"waiting for {name} at {server.url}")
+        while not server.healthy() and time.monotonic() < end:
+            time.sleep(_POLL)
+
+
+def _report(result: dict, file: Path) -> None:
+    """The table of what was measured, whole or not, and how far tokens agree."""
+    print("\n".join(columns(stepsummary.lines(stepsummary.summary(result)))))
+    for arm in result["arms"]:
+        if found := _compared(result, arm):
+            pair = f"{arm['name']} against {arm['against']}"
+            for told in agreement.wrong(found):
+                print(f"WRONG  {pair}: {told}")
+            if not agreement.wrong(found):
+                print(f"alike  {pair}: {agreement.line(found)}")
+    print(f"raw file: {file}")
+
+
+def _wrong(result: dict) -> bool:
+    return any(agreement.wrong(_compared(result, arm)) for arm in result["arms"])
+
+
+def _compared(result: dict, arm: dict) -> dict[str, agreement.Alike]:
+    against = arm["against"]
+    return stepsummary.compared(result, arm["name"], against) if against else {}
+
+
+def _keeper(file: Path):
+    def keep(result: dict) -> None:
+        state = "what was measured before is in it"
+        with disk.errors(str(file), state, "name another place: --out FILE"):
+            atomic.write(file, (json.dumps(result) + "\n").encode())
+
+    return keep
+
+
+def _against(arguments: argparse.Namespace, names: list[str]) -> dict[str, str | None]:
+    found: dict[str, str | None] = dict(zip(names, [None, *names]))
+    for text in arguments.against:
+        name, sign, other = text.partition("=")
+        if not sign or name not in names or other not in (*names, "-") or name == other:
+            arguments.parser.error(
+                f"--against {text}: NAME=OTHER is expected, of {', '.join(names)}"
+            )
+        found[name] = None if other == "-" else other
+    return found
+
+
+def _load(arguments: argparse.Namespace, names: list[str]) -> stepbench.Load:
+    profiled = arguments.profile
+    if profiled is not None and (unknown := sorted(set(profiled) - set(names))):
+        arguments.parser.error(f"--profile {unknown[0]}: choose of {', '.join(names)}")
+    return stepbench.Load(
+        rows=dict(arguments.rows or _ROWS),
+        input_tokens=arguments.input_tokens,
+        reps=arguments.reps,
+        profiled=() if profiled is None else tuple(profiled or names),
+        turns=arguments.profile_turns,
+        steps=arguments.profile_steps,
+    )
+
+
+def _arm(text: str) -> Arm:
+    try:
+        return parse_arm(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _rows(text: str) -> tuple[int, int]:
+    rows, colon, tokens = text.partition(":")
+    count = _count(rows)
+    made = _count(tokens) if colon else _ROWS.get(count, 65)
+    if made < 2:
+        raise argparse.ArgumentTypeError("a step lies between two tokens")
+    return count, made
+
+
+def _steps(text: str) -> int:
+    value = _count(text)
+    if value < 3:
+        raise argparse.ArgumentTypeError("two of them are no figures")
+    return value
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
