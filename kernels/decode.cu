@@ -41,8 +41,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
 
   Info info = ahead.info;
   Key next = find_key(ahead, true);
-  RawQuery raw;
-  load_query(a, info.unit, raw);
   Share share_ahead = share;
   int stage = 0;
 #pragma unroll 1
@@ -55,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
   while (true) {
     const int unit = info.unit, first_tile = info.tile;
     Query q;
-    scale_query(a, raw, q);
+    find_query(a, unit, q);
     Softmax softmax{-infinity(), {}};
     Values values = {};
     bool row_ends, last;
@@ -90,16 +88,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
       stage = stage + 1 == STAGES ? 0 : stage + 1;
       if (row_ends || last) break;
     }
-    const Info done = info;
-    if (!last) info = s.info[stage];
-    load_query(a, info.unit, raw);
     const int row = row_of(a, unit), group = unit - row * a.groups;
     if (row_ends && first_tile == 0) {
       write_result(s, a, row, group, values);
     } else {
-      share_result(s, a, row, group, done, share.size, values, last);
+      share_result(s, a, row, group, info, share.size, values, last);
     }
     if (last) break;
+    info = s.info[stage];
   }
   wait_for_copies<0>();
 }

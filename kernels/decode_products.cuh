@@ -72,6 +72,13 @@ __device__ void scale_query(const Arguments& a, const RawQuery& raw, Query& q) {
   }
 }
 
+// Not read ahead of its row: that would keep it in registers while the row before is written.
+__device__ void find_query(const Arguments& a, int unit, Query& q) {
+  RawQuery raw;
+  load_query(a, unit, raw);
+  scale_query(a, raw, q);
+}
+
 // This warp's part of the scores: its dims of its keys. `HAS_ROPE`: the last of its chunks is the bf16 one.
 template <bool HAS_ROPE>
 __device__ void add_scores(Shared& s, int stage, const Query& q) {
