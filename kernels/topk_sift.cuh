@@ -5,7 +5,7 @@
 struct Source {
   const int* row;
   int length;
-  bool scores, listed, floats;
+  bool listed, floats;
 
   __device__ int count() const { return listed ? TILE : length; }
 
@@ -152,18 +152,40 @@ __device__ bool find_flood(Shared& s, const int4 (&keys)[QUADS], int run, int lo
   return true;
 }
 
-// The smallest of all threads' keys above `below`.
-__device__ int smallest_above(Shared& s, const int4 (&keys)[QUADS], int run, int below) {
-  int low = HIGHEST;
+// What of the interval of the boundary all threads' keys take up.
+__device__ Boundary taken_up(Shared& s, const int4 (&keys)[QUADS], int run, const Boundary& boundary) {
+  int low = HIGHEST, high = LOWEST;
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
     if (128 * i >= run) break;
-    low = min(low, keys[i].x > below ? keys[i].x : HIGHEST);
-    low = min(low, keys[i].y > below ? keys[i].y : HIGHEST);
-    low = min(low, keys[i].z > below ? keys[i].z : HIGHEST);
-    low = min(low, keys[i].w > below ? keys[i].w : HIGHEST);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int key = j == 0 ? keys[i].x : j == 1 ? keys[i].y : j == 2 ? keys[i].z : keys[i].w;
+      low = min(low, key >= boundary.lo ? key : HIGHEST);
+      high = max(high, key <= boundary.hi ? key : LOWEST);
+    }
   }
-  return bracket(s, low, low, 0, 0).lo;
+  return bracket(s, low, high, boundary.need, boundary.held);
+}
+
+// The upper end for a histogram of an interval that all warps' keys were bracketed to. How far the warps' smallest
+// keys are apart tells how close together most keys are: where that is a few bins, outliers would leave them no more.
+__device__ int without_outliers(const Shared& s, const Boundary& boundary) {
+  const unsigned range = unsigned(boundary.hi) - unsigned(boundary.lo);
+  const int highest_low = __reduce_max_sync(ALL, lane() < WARPS ? s.low[lane()] : LOWEST);
+  const unsigned apart = unsigned(highest_low) - unsigned(boundary.lo);
+  const bool crowded = apart > 0 && apart < range / (BINS / CROWDED);
+  return crowded ? boundary.lo + int(apart * CROWD) : boundary.hi;
+}
+
+// Go on below the outliers, of which the thread has `mine`, unless the boundary is among them.
+__device__ Boundary below_outliers(Shared& s, const Boundary& boundary, int top, int mine) {
+  mine = __reduce_add_sync(ALL, mine);
+  if (lane() == 0) s.tied[warp()] = mine;
+  __syncthreads();
+  const int outliers = __reduce_add_sync(ALL, lane() < WARPS ? s.tied[lane()] : 0);
+  if (outliers >= boundary.need) return boundary;
+  return {boundary.lo, top, boundary.need - outliers, boundary.held - outliers};
 }
 
 // A row of more keys than candidates: leave as candidates, in their order, those that may be among the K
@@ -188,6 +210,14 @@ __device__ Boundary sift(Shared& s, const Source& source) {
     const int low = max(min(best[0], best[PARTS - 1]), LOWEST + 1);
     boundary = bracket(s, low, max(best[0], best[PARTS - 1]), K, 0);
     if (threadIdx.x == 0) s.highest = boundary.hi;
+    const int top = without_outliers(s, boundary);
+    if (top < boundary.hi) {
+      int pairs = 0;
+#pragma unroll
+      for (int i = 0; i < QUADS; ++i) pairs += (max(keys[i].x, keys[i].y) > top) + (max(keys[i].z, keys[i].w) > top);
+      boundary = below_outliers(s, boundary, top, pairs);
+    }
+    if (threadIdx.x == 0) s.top = boundary.hi;
   }
 
   int below = boundary.lo - 1;  // the candidates of this warp are its keys above this
@@ -242,8 +272,8 @@ __device__ Boundary sift(Shared& s, const Source& source) {
     narrow = !narrowed && boundary.lo < boundary.hi;
     if (narrow) continue;
     if (narrowed) boundary = s.interval;
-    const int low = boundary.lo < boundary.hi ? smallest_above(s, keys, run, below) : boundary.lo;
-    flooded = find_flood(s, keys, run, low, below);
+    if (boundary.lo < boundary.hi) boundary = taken_up(s, keys, run, boundary);
+    flooded = find_flood(s, keys, run, boundary.lo, below);
     narrow = !flooded;
   }
 
