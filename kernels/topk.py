@@ -9,8 +9,9 @@ at most K keys no score is read. No program waits for another.
 A selection keeps its keys in registers and first drops what is below a floor: of the largest of every two
 neighbours, the K-th. Of the few keys left it counts those of an interval that holds the K-th largest in a
 histogram in shared memory, and goes on with the bin that holds it, until that is one value or few keys: one or
-two rounds. No step of it takes longer because keys are sorted or lie together; where most are in a few bins, the
-outliers above them are counted apart and the bins are of the others' interval.
+two rounds. Where most keys would lie in a few bins, the outliers above them are counted apart and the bins are of
+the others' interval; a bin that is gone on with is cut to what its keys take up, so that a few values, each many
+times, are soon one. No step takes longer because keys are sorted.
 
 CUDA C++ (``topk.cu``), because Triton has no atomics on shared memory: the same plan in Triton, exact too,
 took 1.7 to 2.1 times as long on an H200.

@@ -152,20 +152,18 @@ __device__ bool find_flood(Shared& s, const int4 (&keys)[QUADS], int run, int lo
   return true;
 }
 
-// What of the interval of the boundary all threads' keys take up.
-__device__ Boundary taken_up(Shared& s, const int4 (&keys)[QUADS], int run, const Boundary& boundary) {
-  int low = HIGHEST, high = LOWEST;
+// The smallest of all threads' keys above `below`.
+__device__ int smallest_above(Shared& s, const int4 (&keys)[QUADS], int run, int below) {
+  int low = HIGHEST;
 #pragma unroll
   for (int i = 0; i < QUADS; ++i) {
     if (128 * i >= run) break;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int key = j == 0 ? keys[i].x : j == 1 ? keys[i].y : j == 2 ? keys[i].z : keys[i].w;
-      low = min(low, key >= boundary.lo ? key : HIGHEST);
-      high = max(high, key <= boundary.hi ? key : LOWEST);
-    }
+    low = min(low, keys[i].x > below ? keys[i].x : HIGHEST);
+    low = min(low, keys[i].y > below ? keys[i].y : HIGHEST);
+    low = min(low, keys[i].z > below ? keys[i].z : HIGHEST);
+    low = min(low, keys[i].w > below ? keys[i].w : HIGHEST);
   }
-  return bracket(s, low, high, boundary.need, boundary.held);
+  return bracket(s, low, low, 0, 0).lo;
 }
 
 // The upper end for a histogram of an interval that all warps' keys were bracketed to. How far the warps' smallest
@@ -272,8 +270,8 @@ __device__ Boundary sift(Shared& s, const Source& source) {
     narrow = !narrowed && boundary.lo < boundary.hi;
     if (narrow) continue;
     if (narrowed) boundary = s.interval;
-    if (boundary.lo < boundary.hi) boundary = taken_up(s, keys, run, boundary);
-    flooded = find_flood(s, keys, run, boundary.lo, below);
+    const int low = boundary.lo < boundary.hi ? smallest_above(s, keys, run, below) : boundary.lo;
+    flooded = find_flood(s, keys, run, low, below);
     narrow = !flooded;
   }
 
