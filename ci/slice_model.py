@@ -14,6 +14,7 @@ Needs the package tokenizers; --weights needs torch and safetensors.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import shutil
 import sys
@@ -63,8 +64,18 @@ def main(argv: list[str]) -> int:
     return 0
 
 
+def _require_packages(weights: bool) -> None:
+    needed = ("tokenizers", *(("torch", "safetensors") if weights else ()))
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"this Python ({sys.executable}) lacks {', '.join(missing)}; nothing was written: install "
+            "what it lacks with pip, or run this with the Python that serves"
+        )
+
+
 def write(shape: Geometry, directory: Path, seed: int, weights: bool) -> None:
-    """The folder of a model. Raises ValueError where there is no room for its weights."""
+    """The folder of a model. Raises ValueError where there is no room for its weights, or a package lacks."""
     every = list(tensors(shape))
     size = sum(each.bytes for each in every)
     directory.mkdir(parents=True, exist_ok=True)
@@ -73,6 +84,7 @@ def write(shape: Geometry, directory: Path, seed: int, weights: bool) -> None:
         raise ValueError(
             f"the weights take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free at {directory}"
         )
+    _require_packages(weights)
     note = f"random, seed {seed}" if weights else "random, of the loader"
     save_rest(replace(shape, note=note), directory)
     if weights:

@@ -25,6 +25,7 @@ from pathlib import Path
 ASSET = Path(__file__).resolve().parent / "smoke-model"
 EXPECTED = ASSET / "expected.json"
 WEIGHTS = "model.safetensors"
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 REST = (
     "config.json",
     "generation_config.json",
@@ -73,6 +74,15 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         return arguments.run(arguments)
+    except ModuleNotFoundError as missing:
+        if missing.name not in PACKAGES:
+            raise
+        print(
+            f"error: this Python ({sys.executable}) has no {missing.name}: install torch and "
+            "transformers 5.8.1 with pip, or run this with the Python that serves",
+            file=sys.stderr,
+        )
+        return 1
     except (OSError, lzma.LZMAError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -18,61 +18,77 @@
 
 #include "decode_merge.cuh"
 
+// Begin to gather the next tile of this program's, if it has one more, and find the keys of the one after it.
+__device__ void gather_next(Shared& s, const Arguments& a, int stage, Cursor& ahead, Share& share, Key& next) {
+  if (share.has(ahead.info)) gather(s, a, stage, ahead.info, next);
+  end_copy_group();
+  ahead.step(a);
+  --share.left;
+  next = find_key(ahead, share.has(ahead.info));
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     sparse_mla_decode(const __grid_constant__ Arguments a) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
   wait_for_kernel_before();
+  prefetch_first(a);
+  // For all rows at once: later, each would wait for it.
+  const bool has_sink = a.sink != nullptr && threadIdx.x < a.heads;
+  const float sink = has_sink ? __ldg(a.sink + threadIdx.x) : -infinity();
   Cursor ahead{};
   Share share = find_share(s, a, ahead);
   if (share.left <= 0) return;
 
   Info info = ahead.info;
-  Key next = key_of_thread(ahead, true);
+  Key next = find_key(ahead, true);
   Share share_ahead = share;
   int stage = 0;
 #pragma unroll 1
-  for (int filled = 0; filled < STAGES - 1; ++filled) {
-    gather(s, a, filled, ahead.info, next);
-    ahead.step(a);
-    --share_ahead.left;
-    next = key_of_thread(ahead, share_ahead.has(ahead.info));
+  for (int filled = 0; filled < STAGES - 1; ++filled) gather_next(s, a, filled, ahead, share_ahead, next);
+  if (threadIdx.x < MAX_HEADS) s.sink[threadIdx.x] = sink;
+  if (AHEAD) {
+    wait_for_copies<STAGES - 2>();
+    __syncthreads();
   }
   while (true) {
-    const int row = a.groups == 1 ? info.unit : info.unit / a.groups, group = info.unit - row * a.groups;
-    const int first_tile = info.tile;
+    const int unit = info.unit, first_tile = info.tile;
     Query q;
-    load_query(a, row, group, q);
-    Softmax softmax{-infinity(), 0.0f};
+    find_query(a, unit, q);
+    Softmax softmax{-infinity(), {}};
     Values values = {};
     bool row_ends, last;
     while (true) {
-      wait_for_copies<STAGES - 2>();
-      __syncthreads();
       // Where the tile before this one was.
-      gather(s, a, stage == 0 ? STAGES - 1 : stage - 1, ahead.info, next);
-      ahead.step(a);
-      --share_ahead.left;
-      next = key_of_thread(ahead, share_ahead.has(ahead.info));
-
+      const int free = stage == 0 ? STAGES - 1 : stage - 1;
+      if (!AHEAD) {
+        wait_for_copies<STAGES - 2>();
+        __syncthreads();
+        gather_next(s, a, free, ahead, share_ahead, next);
+      }
       if (warp() / KEY_WARPS == DIM_WARPS - 1) {
         add_scores<true>(s, stage, q);
       } else {
         add_scores<false>(s, stage, q);
       }
       __syncthreads();
-      weigh(s, stage, softmax);
-      __syncthreads();
-      if (value_chunk(warp()) == ROPE) {
-        add_values<true>(s, stage, values);
-      } else {
-        add_values<false>(s, stage, values);
-      }
+      if (AHEAD) gather_next(s, a, free, ahead, share_ahead, next);
       info = s.info[stage];
-      stage = stage + 1 == STAGES ? 0 : stage + 1;
       row_ends = info.tile + 1 == info.tiles;
       last = --share.left <= 0 && (row_ends || info.tiles > share.whole);
+      const float change = scale_values(s, stage, values);
+      weigh(s, stage, softmax, row_ends || last);
+      // With more than two tiles in shared memory, the next one is there by now, and needs no barrier of its own.
+      if (AHEAD) wait_for_copies<STAGES - 2>();
+      __syncthreads();
+      if (value_chunk(warp()) == ROPE) {
+        add_values<true>(s, stage, change, values);
+      } else {
+        add_values<false>(s, stage, change, values);
+      }
+      stage = stage + 1 == STAGES ? 0 : stage + 1;
       if (row_ends || last) break;
     }
+    const int row = row_of(a, unit), group = unit - row * a.groups;
     if (row_ends && first_tile == 0) {
       write_result(s, a, row, group, values);
     } else {

@@ -2,6 +2,7 @@
 
 constexpr int WARPS = THREADS / 32;
 constexpr int HEADS = 16 * M_TILES;
+constexpr int MAX_HEADS = 128;  // of a row
 constexpr int DIMS = 512;
 constexpr int CHUNK = 64;       // dims with one scale
 constexpr int ROPE = 7;         // the chunk of bf16 dims, without a scale
@@ -15,13 +16,16 @@ constexpr int WARPS_PER_CHUNK = WARPS / 8;            // in values
 constexpr int VALUE_TILES = 8 / WARPS_PER_CHUNK;      // of 8 dims, of a warp
 constexpr int COLUMNS_PER_HEAD = VALUE_TILES / 2;     // of a thread
 constexpr int VALUE_DIMS = CHUNK / WARPS_PER_CHUNK;   // of a warp
-constexpr int LANES_PER_KEY = THREADS / TILE;
+constexpr bool AHEAD = STAGES > 2;    // tiles are gathered so early that the next is there before this is done
+constexpr int STRIDE = UNITS + 1;  // of a key in shared memory: keys in order begin in different banks
+constexpr int KEYS_PER_WARP = TILE / WARPS;  // in gathering
 constexpr int LANES_PER_HEAD = THREADS / HEADS;
 constexpr int KEYS_PER_LANE = TILE / LANES_PER_HEAD;
-constexpr int VECTOR = KEYS_PER_LANE < 4 ? 2 : 4;
+constexpr int VECTORS = KEYS_PER_LANE / 4;
 constexpr int PAD = 8;
 constexpr int COLUMNS = HEADS * DIMS / 4;              // of a partial result, four values each
 constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS + 4;  // with peaks, sums, and whether its program gave up
+constexpr int PARTS_AT_ONCE = 4;                       // of a slice, that a thread reads
 constexpr int GAVE_UP = 1 << 16;
 constexpr int POLLS = 16;
 constexpr unsigned ALL = 0xffffffffu;
@@ -30,9 +34,9 @@ constexpr unsigned ALL = 0xffffffffu;
 // the largest so far, times 2**8, so that 2**-32 is the smallest.
 constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
 
-static_assert(TILE % 32 == 0 && TILE * LANES_PER_KEY == THREADS, "threads share the keys of a tile");
-static_assert(LANES_PER_KEY % 4 == 0, "and 64 bytes of a key are next to each other");
-static_assert(KEYS_PER_LANE * LANES_PER_HEAD == TILE && KEYS_PER_LANE % VECTOR == 0, "and its scores");
+static_assert(TILE % 32 == 0 && TILE % WARPS == 0 && 32 % KEYS_PER_WARP == 0, "warps share the keys of a tile");
+static_assert(32 + 32 / KEYS_PER_WARP >= UNITS, "and their lanes a key");
+static_assert(VECTORS * 4 * LANES_PER_HEAD == TILE, "and its scores");
 static_assert(WARPS_PER_CHUNK == 1 || WARPS_PER_CHUNK == 2, "a warp has a chunk of the values or a half");
 
 // What is loaded and stored at once.
@@ -46,8 +50,8 @@ struct alignas(8) Scores {
   float first, second;
 };
 template <class T>
-struct alignas(4 * VECTOR) Vector {
-  T of[VECTOR];
+struct alignas(16) Vector {
+  T of[4];
 };
 
 // One of the two paged caches, and which of its keys a row attends to.
@@ -93,13 +97,14 @@ struct alignas(16) Info {
 };
 
 struct Shared {
-  Words tile[STAGES][TILE * UNITS];
+  Words tile[STAGES][TILE * STRIDE];
   unsigned char exponents[STAGES][TILE][SCALES];
-  float scores[DIM_WARPS][HEADS][TILE + PAD];
+  float scores[DIM_WARPS][HEADS][TILE + PAD];  // by column
   unsigned weights[HEADS][(TILE + PAD) / 2];  // f16 pairs
   unsigned short value_scales[WARPS][TILE];   // f16, by chunk
-  int valid[STAGES][TILE];
+  int valid[STAGES][TILE];  // by column
   Info info[STAGES];
+  float sink[MAX_HEADS];
   float rescale[HEADS];
   float peak[HEADS];
   float sum[HEADS];
@@ -118,5 +123,9 @@ __device__ float infinity() { return __int_as_float(0x7f800000); }
 __device__ float two_to(int exponent) { return __int_as_float(max(0, exponent + 127) << 23); }
 __device__ int up(int n, int to) { return (n + to - 1) / to; }
 
-// Units of a key within 64 bytes change places, since keys in order would meet in the same banks.
-__device__ int swizzled(int key, int unit) { return unit ^ (key >> 1 & 3); }
+__device__ int row_of(const Arguments& a, int unit) { return a.groups == 1 ? unit : unit / a.groups; }
+
+// Of eight keys in order, the first four and the last four take turns as columns of the scores: read as
+// operands, two next to each other are four keys apart, which is half the banks.
+__device__ int column_of(int key) { return (key & ~7) | (key & 3) << 1 | (key >> 2 & 1); }
+__device__ int key_in_eight(int column) { return column >> 1 | (column & 1) << 2; }

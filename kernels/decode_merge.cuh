@@ -21,14 +21,18 @@ __device__ Column column_of(const Values& values, int k) {
 }
 __device__ int head_of(int k, int thread) { return k / COLUMNS_PER_HEAD * 8 + thread % 32 / 4; }
 
+// A head's largest score, and the sum of its weights relative to it.
+struct alignas(8) Total {
+  float peak, sum;
+};
+
 // One over the sum of a head's weights and the sink's; 0 without any key.
-__device__ float one_over(const Arguments& a, int head, Softmax total) {
-  float sum = total.sum;
-  if (a.sink) sum += power_of_2(__ldg(a.sink + head) * 1.44269504f - total.peak + WEIGHT_BITS);
+__device__ float one_over(float sink, Total total) {
+  const float sum = total.sum + power_of_2(sink * 1.44269504f - total.peak + WEIGHT_BITS);
   return total.sum == 0 ? 0.0f : reciprocal(sum);
 }
 
-__device__ float lse_of(Softmax total) {
+__device__ float lse_of(Total total) {
   return total.sum == 0 ? -infinity() : (total.peak + log_2(total.sum) - WEIGHT_BITS) * 0.693147181f;
 }
 
@@ -51,8 +55,8 @@ __device__ void write_result(const Shared& s, const Arguments& a, int row, int g
     const int in_group = 8 * rows + lane() / 4, head = group * HEADS + in_group;
     if (head >= a.heads) continue;
     const long long line = (long long)row * a.heads + head;
-    const Softmax total{s.peak[in_group], s.sum[in_group]};
-    const float factor = one_over(a, head, total);
+    const Total total{s.peak[in_group], s.sum[in_group]};
+    const float factor = one_over(s.sink[head], total);
 #pragma unroll
     for (int u = 0; u < COLUMNS_PER_HEAD; ++u) {
       Column column = column_of(values, rows * COLUMNS_PER_HEAD + u);
@@ -81,7 +85,7 @@ struct Shares {
 
 struct alignas(8) Merged {
   float value[4];
-  Softmax total;
+  Total total;
 };
 static_assert(sizeof(Shared::scores) >= THREADS * sizeof(Merged), "merging uses them");
 
@@ -104,54 +108,81 @@ __device__ void merge(Merged& into, const Merged (&others)[N]) {
   }
 }
 
-// One slice of the columns, there are as many as parts, over all parts; threads share the parts if there are
-// more threads than columns. Always in the same order, whichever program does it.
-__device__ __noinline__ void merge_slice(
-    Shared& s, const Arguments& a, int row, int group, Shares shares, int slice) {
-  const int columns = up(COLUMNS, shares.count);
-  int together = 1;
-  while (2 * together * columns <= THREADS) together *= 2;
+// The columns of a slice that threads have each `N` of, over all parts of which each thread has one in `together`,
+// `AT_ONCE` of them at once. Always in the same order, whichever program does it.
+template <int AT_ONCE, int N>
+__device__ void merge_columns(
+    Shared& s, const Arguments& a, int row, int group, Shares shares, int slice, int columns, int together) {
   const int member = columns < THREADS ? threadIdx.x / columns : 0;
   Merged* merged = reinterpret_cast<Merged*>(s.scores);
 #pragma unroll 1
-  for (int i = threadIdx.x - member * columns; i < columns; i += THREADS) {
-    const int column = slice * columns + i;
-    const bool mine = column < COLUMNS && member < together;
-    const int k = column / THREADS, thread = column % THREADS, in_group = head_of(k, thread);
-    Merged sum{{}, {-infinity(), 0.0f}};
-#pragma unroll 1
-    for (int part = member; mine && part < shares.count; part += 4 * together) {
-      Merged parts[4];
+  for (int i = threadIdx.x - member * columns; i < columns; i += N * THREADS) {
+    int column[N], in_group[N];
+    bool mine[N];
+    Merged sum[N];
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const int other = part + n * together;
-        const float* from = shares.partial(a, min(other, shares.count - 1));
-        const float4 four = __ldcg(reinterpret_cast<const float4*>(from + 2 * HEADS + 4) + column);
-        parts[n] = {{four.x, four.y, four.z, four.w}, {__ldcg(from + in_group), __ldcg(from + HEADS + in_group)}};
-        // One part more than once: what isn't NaN anyway counts 0.
-        if (other >= shares.count) parts[n].total.peak = -infinity();
+    for (int k = 0; k < N; ++k) {
+      column[k] = slice * columns + i + k * THREADS;
+      mine[k] = column[k] < COLUMNS && i + k * THREADS < columns && member < together;
+      in_group[k] = head_of(column[k] / THREADS, column[k] % THREADS);
+      sum[k] = {{}, {-infinity(), 0.0f}};
+    }
+#pragma unroll 1
+    for (int part = member; part < shares.count; part += AT_ONCE * together) {
+      Merged parts[N][AT_ONCE];
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; ++n) {
+          const int other = part + n * together;
+          parts[k][n] = {{}, {-infinity(), 0.0f}};
+          if (!mine[k] || other >= shares.count) continue;
+          const float* from = shares.partial(a, other);
+          const float4 four = __ldcg(reinterpret_cast<const float4*>(from + 2 * HEADS + 4) + column[k]);
+          const float2 two = __ldcg(reinterpret_cast<const float2*>(from) + in_group[k]);
+          parts[k][n] = {{four.x, four.y, four.z, four.w}, {two.x, two.y}};
+        }
       }
-      merge(sum, parts);
+#pragma unroll
+      for (int k = 0; k < N; ++k) merge(sum[k], parts[k]);
     }
 #pragma unroll 1
     for (int step = together / 2; step > 0; step /= 2) {
-      merged[threadIdx.x] = sum;
+      merged[threadIdx.x] = sum[0];
       __syncthreads();
       if (member < step) {
         const Merged other[1] = {merged[threadIdx.x + step * columns]};
-        merge(sum, other);
+        merge(sum[0], other);
       }
       __syncthreads();
     }
-    const int head = group * HEADS + in_group;
-    if (!mine || member > 0 || head >= a.heads) continue;
-    const long long line = (long long)row * a.heads + head;
-    Column result{sum.value[0], sum.value[1], sum.value[2], sum.value[3]};
-    result.multiply(one_over(a, head, sum.total));
-    write(a.out + line * DIMS, k, thread, result);
-    if (thread / 32 == 0 && k % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum.total);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const int head = group * HEADS + in_group[k];
+      if (!mine[k] || member > 0 || head >= a.heads) continue;
+      const long long line = (long long)row * a.heads + head;
+      const int place = column[k] / THREADS, thread = column[k] % THREADS;
+      const float* v = sum[k].value;
+      Column result{v[0], v[1], v[2], v[3]};
+      result.multiply(one_over(s.sink[head], sum[k].total));
+      write(a.out + line * DIMS, place, thread, result);
+      if (thread / 32 == 0 && place % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum[k].total);
+    }
   }
   __syncthreads();
+}
+
+// One slice of the columns, there are as many as parts; threads share the parts if there are more threads than
+// columns.
+__device__ void merge_slice(Shared& s, const Arguments& a, int row, int group, Shares shares, int slice) {
+  const int columns = up(COLUMNS, shares.count);
+  if (shares.count == 2) {
+    merge_columns<2, 4>(s, a, row, group, shares, slice, columns, 1);
+    return;
+  }
+  int together = 1;
+  while (2 * together * columns <= THREADS) together *= 2;
+  merge_columns<PARTS_AT_ONCE, 1>(s, a, row, group, shares, slice, columns, together);
 }
 
 // Count this program as arrived, and wait a while for the others if it has nothing else to do. Sets in
@@ -184,29 +215,39 @@ __device__ void share_result(Shared& s, const Arguments& a, int row, int group, 
 #pragma unroll
   for (int k = 0; k < COLUMNS / THREADS; ++k) columns[k * THREADS + threadIdx.x] = column_of(values, k);
   if (threadIdx.x < HEADS) {
-    partial[threadIdx.x] = s.peak[threadIdx.x];
-    partial[HEADS + threadIdx.x] = s.sum[threadIdx.x];
+    reinterpret_cast<Total*>(partial)[threadIdx.x] = {s.peak[threadIdx.x], s.sum[threadIdx.x]};
   }
   Counters* counters = reinterpret_cast<Counters*>(a.counters) + shares.first;
   __syncthreads();
-  if (threadIdx.x == 0) arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
+  int left = 0;
+  if (threadIdx.x == 0) {
+    arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
+    // What it was is not waited for before the slices are merged.
+    left = atomicAdd(&counters->left, 1);
+  }
   __syncthreads();
   if (s.merges) {
     const bool others_gave_up = s.given_up > 0;
-    merge_slice(s, a, row, group, shares, mine);
-    if (others_gave_up) {
-      // More may have given up since this program arrived. Those found all parts there and merge their slices
-      // too, to the same bits; which ones they are can't be seen, so every slice of the list is merged.
-      unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
-      if (threadIdx.x == 0) s.given_up = 0;
-      __syncthreads();
-      for (int part = threadIdx.x; part < shares.count; part += THREADS) {
-        if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
+    unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
+    int slice = mine, listed = -1;
+#pragma unroll 1
+    for (int i = 0;; ++i) {
+      merge_slice(s, a, row, group, shares, slice);
+      if (!others_gave_up) break;
+      if (listed < 0) {
+        // More may have given up since this program arrived. Those found all parts there and merge their slices
+        // too, to the same bits; which ones they are can't be seen, so every slice of the list is merged.
+        if (threadIdx.x == 0) s.given_up = 0;
+        __syncthreads();
+        for (int part = threadIdx.x; part < shares.count; part += THREADS) {
+          if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
+        }
+        __syncthreads();
+        listed = s.given_up;
       }
-      __syncthreads();
-      const int listed = s.given_up;
-      for (int i = 0; i < listed; ++i) merge_slice(s, a, row, group, shares, parts[i]);
+      if (i >= listed) break;
+      slice = parts[i];
     }
   }
-  if (threadIdx.x == 0 && atomicAdd(&counters->left, 1) == shares.count - 1) *counters = {};
+  if (threadIdx.x == 0 && left == shares.count - 1) *counters = {};
 }

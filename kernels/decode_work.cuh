@@ -7,7 +7,7 @@ struct Cursor {
   const int *near_indices, *far_indices;  // by position among both
 
   __device__ void seek(const Arguments& a, int unit) {
-    const int row = a.groups == 1 ? unit : unit / a.groups;
+    const int row = row_of(a, unit);
     info = {unit, 0, 1, info.begin};
     near = keys = 0;
     if (row >= a.rows) return;
@@ -107,43 +107,72 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   return share;
 }
 
+// Bring to the L2 cache what this program is to read first if all rows are as long as the index tables are wide.
+// If they are not, it is another program's.
+__device__ void prefetch_first(const Arguments& a) {
+  const int width = a.near.width + a.far.width, tiles = max(1, up(width, TILE)) * a.groups;
+  const int first = up(min(a.rows, 1 << 12) * tiles, gridDim.x) * blockIdx.x;
+  const int row = first / tiles, after = first - row * tiles, tiles_of_group = tiles / a.groups;
+  if (a.rows > 1 << 12 || row >= a.rows) return;
+  const int group = after / tiles_of_group;
+  const int position = (after - group * tiles_of_group) * TILE + threadIdx.x * 8;
+  if (threadIdx.x * 8 < TILE && position < width) {
+    prefetch(position < a.near.width ? a.near.indices + row * a.near.stride_indices + position
+                                     : a.far.indices + row * a.far.stride_indices + (position - a.near.width));
+  }
+  for (int i = threadIdx.x; i < HEADS * 8; i += THREADS) {
+    const int head = group * HEADS + i / 8;
+    if (head < a.heads) prefetch(a.q + row * a.stride_q_row + head * a.stride_q_head + i % 8 * 64);
+  }
+}
+
 // A key to gather: its index in a cache, or -1.
 struct Key {
   int index;
   bool far;
 };
 
-__device__ Key key_of_thread(const Cursor& at, bool some) {
-  const int position = at.info.tile * TILE + threadIdx.x / LANES_PER_KEY;
+// Which of its warp's keys of a tile is this lane's; some lanes have the same.
+__device__ int key_of_lane() { return lane() % KEYS_PER_WARP; }
+
+__device__ Key find_key(const Cursor& at, bool some) {
+  const int position = at.info.tile * TILE + warp() * KEYS_PER_WARP + key_of_lane();
   Key key{-1, position >= at.near};
   if (some && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
   return key;
 }
 
-template <int I>
-__device__ void copy_key(Words* to, const unsigned char* from, int part, bool some) {
-  constexpr int FIRST = I * LANES_PER_KEY;
-  if constexpr (FIRST < UNITS) {
-    if (FIRST + LANES_PER_KEY <= UNITS || FIRST + part < UNITS) copy16_async<FIRST * 16>(to, from, some);
-    copy_key<I + 1>(to, from, part, some);
-  }
+// Where a key is gathered from is kept in the unit that separates it from the next.
+__device__ const unsigned char** pointer_beside(Words* tile, int key) {
+  return reinterpret_cast<const unsigned char**>(tile + key * STRIDE + UNITS);
 }
 
-// Begin to gather this thread's part of a tile. What isn't a key is zeros, so that a weight of 0 is enough.
-__device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key from) {
-  const int key = threadIdx.x / LANES_PER_KEY, part = threadIdx.x % LANES_PER_KEY;
-  const bool some = from.index >= 0;
-  const unsigned index = some ? from.index : 0;
-  const int bits = from.far ? a.far.page_bits : a.near.page_bits;
-  const unsigned page_bytes = from.far ? a.far.page_bytes : a.near.page_bytes;
-  const unsigned char* pages = from.far ? a.far.pages : a.near.pages;
+// Begin to gather this warp's keys of a tile: of each, its lanes copy 512 bytes next to each other at once, and
+// then the rest of all. What isn't a key is zeros, so that a weight of 0 is enough.
+__device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key mine) {
+  const int first = warp() * KEYS_PER_WARP, key = first + key_of_lane();
+  const bool some = mine.index >= 0;
+  const unsigned index = some ? mine.index : 0;
+  const int bits = mine.far ? a.far.page_bits : a.near.page_bits;
+  const unsigned page_bytes = mine.far ? a.far.page_bytes : a.near.page_bytes;
+  const unsigned char* pages = mine.far ? a.far.pages : a.near.pages;
   const unsigned char* page = pages + (unsigned long long)(index >> bits) * page_bytes;
   const unsigned slot = index & ((1u << bits) - 1);
-  copy_key<0>(&s.tile[stage][key * UNITS + swizzled(key, part)], page + slot * KEY_BYTES + part * 16, part, some);
-  if (part == 0) {
+  const unsigned char* bytes = page + slot * KEY_BYTES;
+  const unsigned keys = __ballot_sync(ALL, some);
+  if (lane() < KEYS_PER_WARP) {
+    *pointer_beside(s.tile[stage], key) = bytes;
     copy8_async(s.exponents[stage][key], page + (unsigned(KEY_BYTES) << bits) + slot * SCALES, some);
-    s.valid[stage][key] = some;
+    s.valid[stage][column_of(key)] = some;
   }
+  __syncwarp();
+  Words* to = &s.tile[stage][first * STRIDE];
+#pragma unroll
+  for (int n = 0; n < KEYS_PER_WARP; ++n) {
+    const unsigned char* from = *pointer_beside(s.tile[stage], first + n);
+    copy16_async<0>(to + n * STRIDE + lane(), from + lane() * 16, keys >> n & 1);
+  }
+  const int unit = 32 + lane() / KEYS_PER_WARP;
+  if (unit < UNITS) copy16_async<0>(to + key_of_lane() * STRIDE + unit, bytes + unit * 16, some);
   if (threadIdx.x == 0) s.info[stage] = info;
-  end_copy_group();
 }

@@ -20,6 +20,7 @@ __device__ void copy8_async(void* to, const void* from, bool some) {
                "r"(some ? 8 : 0)
                : "memory");
 }
+__device__ void prefetch(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 __device__ void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Until all but the last `LEFT` groups of this thread's copies are there.
@@ -82,6 +83,13 @@ __device__ unsigned product_f16(unsigned a, unsigned b) {
   unsigned pair;
   asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(a), "r"(b));
   return pair;
+}
+// Where `which` has ones, bits of `a`, else of `b`: in a register of its own, where a choice between two is made
+// in that of one of them, which for an operand of the tensor cores may be the wrong one.
+__device__ unsigned chosen(unsigned which, unsigned a, unsigned b) {
+  unsigned bits;
+  asm volatile("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(bits) : "r"(which), "r"(a), "r"(b));
+  return bits;
 }
 // The larger of each of two bf16; a number rather than NaN.
 __device__ unsigned larger_bf16(unsigned a, unsigned b) {

@@ -50,3 +50,13 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(scope="session")
 def seed(request) -> int:
     return request.config.option.seed
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory) -> Path:
+    """A tree of the release itself, without the patches; read it only."""
+    import stock
+
+    place = tmp_path_factory.mktemp("release")
+    stock.unpack_release(place)
+    return place

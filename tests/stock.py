@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import io
 import os
+import subprocess
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Optional
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +18,8 @@ import torch.nn.functional as F
 ROOT = Path(__file__).resolve().parents[1]
 ATTENTION = "python/sglang/srt/layers/attention"
 INDEXER = f"{ATTENTION}/dsv4/indexer.py"
+# The release itself, in the repository of a patched tree.
+RELEASE = "checkpoint/0000-stock"
 
 
 def tree() -> Path:
@@ -26,6 +32,13 @@ def tree() -> Path:
     return path
 
 
+def unpack_release(place: Path) -> None:
+    """Write the server's files of the release, as they were before the first patch, under ``place``."""
+    command = ["git", "-C", str(tree()), "archive", RELEASE, "python/sglang/srt"]
+    archive = subprocess.run(command, check=True, capture_output=True).stdout
+    tarfile.open(fileobj=io.BytesIO(archive)).extractall(place, filter="data")
+
+
 def attention_module(file: str):
     """A module of the tree's attention that imports torch and triton only, such as its Triton kernel's."""
     path = tree() / ATTENTION / file
@@ -36,13 +49,16 @@ def attention_module(file: str):
 
 
 def load_functions(path: str, names: list[str], namespace: dict) -> list:
-    """Run the source of top-level functions ``names`` of ``tree()/path`` in ``namespace``."""
+    """Run the source of top-level functions or classes ``names`` of ``tree()/path`` in ``namespace``."""
     return _load(tree() / path, [(name,) for name in names], namespace)
 
 
-def load_method(path: str, *qualified: str, namespace: dict):
-    """Run the source of one function inside a class, or inside a function, of ``tree()/path``."""
-    (function,) = _load(tree() / path, [qualified], namespace)
+def load_method(
+    path: str, *qualified: str, namespace: dict, place: Optional[Path] = None
+):
+    """Run the source of one function inside a class, or inside a function, of ``place/path``, of ``tree()``
+    when None."""
+    (function,) = _load((place or tree()) / path, [qualified], namespace)
     return function
 
 

@@ -8,6 +8,9 @@
 #include <cstring>
 #include <deque>
 
+struct alignas(8) float2 {
+  float x, y;
+};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -122,6 +125,8 @@ void wait_for_copies() {
   }
 }
 
+inline void prefetch(const void*) {}
+
 inline void load_matrices(unsigned (&to)[4], const void* row) {
   on_cpu::Shown<void> shown(row);
   const int lane = threadIdx.x % 32;
@@ -167,6 +172,7 @@ inline unsigned bf16_of_f16(unsigned pair) { return bf16_pair(on_cpu::f16(pair, 
 inline unsigned product_f16(unsigned a, unsigned b) {
   return f16_pair(on_cpu::f16(a, 0) * on_cpu::f16(b, 0), on_cpu::f16(a, 1) * on_cpu::f16(b, 1));
 }
+inline unsigned chosen(unsigned which, unsigned a, unsigned b) { return (a & which) | (b & ~which); }
 inline unsigned larger_bf16(unsigned a, unsigned b) {
   const float first = std::fmax(on_cpu::bf16(a, 0), on_cpu::bf16(b, 0));
   return bf16_pair(first, std::fmax(on_cpu::bf16(a, 1), on_cpu::bf16(b, 1)));

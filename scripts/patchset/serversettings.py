@@ -33,6 +33,8 @@ _SECRET = {
     "--ssl-keyfile-password": "--ssl-keyfile-",
 }
 _HIDDEN = "***"
+# How a word begins that is no name of a model on a hub.
+_FOLDERS = ("/", "./", "../")
 
 
 def complete(given: Sequence[str], gpus: int | None) -> list[str]:
@@ -55,6 +57,19 @@ def complete(given: Sequence[str], gpus: int | None) -> list[str]:
         settings["--tp-size"] = str(tp_size(gpus))
     added = [(name, value) for name, value in settings.items() if name not in named]
     return [*given, *(word for pair in added for word in pair)]
+
+
+def require_model(given: Sequence[str]) -> None:
+    """Raise Failure(USAGE) for a model whose word can only be a folder, and there is none."""
+    model = options(given).get("--model-path", "")
+    if model.startswith(_FOLDERS) and not Path(model).exists():
+        raise Failure(
+            Exit.USAGE,
+            "there is no such folder of a model",
+            where=model,
+            state="no server was started",
+            next="name one that is there, or a name that SGLang downloads",
+        )
 
 
 def options(given: Sequence[str]) -> dict[str, str]:

@@ -171,6 +171,22 @@ def test_a_workspace_is_good_for_call_after_call(seed):
         assert_attention(inputs, run(inputs, workspace=workspace))
 
 
+def test_a_heads_bits_are_the_same_with_other_heads(seed, monkeypatch):
+    """All heads, 32 to a program, and each half of them, 16 to a program; none shared out."""
+    monkeypatch.setattr(decode, "has_large_sms", lambda _: True)
+    case = DecodeCase("heads", (128, 70), (150, 3), heads=64)
+    inputs = make_decode(case, seed=seed)
+    assert decode.config_for(2, 64, inputs.q.device).heads == 32
+    assert decode.config_for(2, 32, inputs.q.device).heads == 16
+    whole = run(inputs, num_splits=1)
+    for half in (slice(0, 32), slice(32, 64)):
+        own = inputs._replace(q=inputs.q[:, :, half], attn_sink=inputs.attn_sink[half])
+        for got, want in zip(run(own, num_splits=1), whole):
+            assert_bitwise_equal(
+                got, want.reshape(2, 64, -1)[:, half].reshape(got.shape)
+            )
+
+
 @pytest.mark.parametrize("heads", (16, 40))
 def test_a_nan_in_q_stays_in_its_row_and_head(heads, seed):
     case = DecodeCase("nan", (60, 128), (40, 3), heads=heads, sink=False)

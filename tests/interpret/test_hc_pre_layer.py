@@ -54,7 +54,7 @@ def layer():
             "_MHC_POST_MULT_VALUE": 2.0,
         }
         one = Layer()
-        one.ran, one.mhc = [], mhc
+        one.ran, one.mhc, one.namespace = [], mhc, namespace
         one.hc_pre = stock.load_method(
             MODEL, "DeepseekV4DecoderLayer", "hc_pre", namespace=namespace
         ).__get__(one)
@@ -101,17 +101,20 @@ def expected(x, fn, scale, base, mixes):
     return y.to(x.dtype), post.squeeze(1), comb.squeeze(1)
 
 
-def upstream_mixes(x, fn):
-    flat = x.flatten(1).float()
-    return F.linear(flat, fn) * torch.rsqrt(flat.square().mean(-1, keepdim=True) + EPS)
-
-
-def test_off_is_upstream_bit_for_bit(layer, seed):
+@pytest.mark.parametrize("rows", (0, 1, 19, 300))
+def test_off_is_the_release_bit_for_bit(layer, release, rows, seed):
     os.environ["SGLANG_SM120_HC_PRE"] = "off"
-    x, fn, scale, base = inputs(19, seed)
-    *got, fused = layer.hc_pre(x, fn, scale, base)
-    assert not layer.ran and fused is False
-    for one, want in zip(got, expected(x, fn, scale, base, upstream_mixes(x, fn))):
+    # The release's own function has no use for our names.
+    theirs = {k: v for k, v in layer.namespace.items() if k != "sm120_hc_pre"}
+    released = stock.load_method(
+        MODEL, "DeepseekV4DecoderLayer", "hc_pre", namespace=theirs, place=release
+    )
+    given = inputs(rows, seed)
+    *got, fused = layer.hc_pre(*given)
+    *wanted, fused_there = released(layer, *given)
+    assert not layer.ran and fused is fused_there is False
+    for one, want in zip(got, wanted, strict=True):
+        assert one.shape == want.shape and one.dtype == want.dtype
         assert_bitwise_equal(one, want)
 
 

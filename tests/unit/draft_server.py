@@ -1,4 +1,4 @@
-"""A server of the patched tree up to its MoE methods: arguments, draft's checkpoint, runner, method's class."""
+"""A server of the tree, patched or not, up to its MoE methods: arguments, draft's checkpoint, runner, method's class."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import sglang_stand_ins
+import stock
 
 FP8 = "layers.quantization.fp8"
 REAL = (
@@ -22,6 +23,12 @@ REAL = (
     "server_args",
 )
 INVENTED = ("transformers",)
+HOOK = "python/sglang/srt/layers/sm120/mxfp4_draft_hook.py"
+
+FLAG = "SGLANG_SM120_MXFP4_DRAFT"
+MARLIN, PLAIN = "Mxfp4MarlinMoEMethod", "Fp8MoEMethod"
+TRTLLM, CUTLASS = "Mxfp4FlashinferTrtllmMoEMethod", "Mxfp4FlashinferCutlassMoEMethod"
+NVFP4 = "the method of modelopt_fp4"
 
 # What a checkpoint's config.json says, and whether its experts are packed to 4 bits.
 CHECKPOINTS = {
@@ -32,15 +39,17 @@ CHECKPOINTS = {
 
 
 class Server:
-    """The modules of one process; ``start`` gives the arguments as a server settles them."""
+    """The modules of one process, with ``hook`` in a patched tree; ``start`` gives the arguments as a server
+    settles them."""
 
     def __init__(self, capability: tuple[int, int]):
-        self.fp8 = self._module(FP8)
-        self.moe = self._module("layers.moe.utils")
-        self.hook = self._module("layers.sm120.mxfp4_draft_hook")
-        self._server_args = self._module("server_args")
-        self._model_config = self._module("configs.model_config")
-        self._speculative = self._module("arg_groups.speculative_hook")
+        self.fp8 = self.module(FP8)
+        self.moe = self.module("layers.moe.utils")
+        if (stock.tree() / HOOK).is_file():
+            self.hook = self.module("layers.sm120.mxfp4_draft_hook")
+        self._server_args = self.module("server_args")
+        self._model_config = self.module("configs.model_config")
+        self._speculative = self.module("arg_groups.speculative_hook")
         for module in (self.fp8, self._server_args):
             module.is_sm90_supported = lambda: capability[0] == 9
             module.is_sm100_supported = lambda: capability[0] == 10
@@ -59,7 +68,8 @@ class Server:
         }
 
     @staticmethod
-    def _module(name: str):
+    def module(name: str):
+        """A module of this process; its name without ``sglang.srt.``."""
         return importlib.import_module(f"sglang.srt.{name}")
 
     def start(self, target: str, **options):
@@ -118,7 +128,7 @@ class Server:
             weight_block_size=[128, 128],
         )
         quantization.is_fp4_experts = config.is_fp4_experts
-        experts = self._module("layers.moe.fused_moe_triton").FusedMoE
+        experts = self.module("layers.moe.fused_moe_triton").FusedMoE
         layer = type("Layer", (experts,), {})()
         return type(quantization.get_quant_method(layer, prefix)).__name__
 
@@ -127,8 +137,8 @@ class Server:
 def process(capability: tuple[int, int], **environment: str):
     """A process on a card of this capability with these SGLang variables and no others."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SGLANG_")}
-    # Other hooks have tests of their own, and these two ask for a compiler.
-    clean |= {"SGLANG_SM120_TOPK": "off", "SGLANG_SM120_DECODE": "off"}
+    # Other hooks have tests of their own, and these ask for a compiler.
+    clean |= {f"SGLANG_SM120_{name}": "off" for name in ("TOPK", "DECODE", "HC_PRE")}
     given = {
         f"utils.common.is_sm{sm}_supported": lambda major=major: capability[0] == major
         for sm, major in ((90, 9), (100, 10), (120, 12))

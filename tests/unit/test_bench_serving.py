@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fake_server import Fake, serving
+from fake_server import CHAT, Fake, serving
 from made_wheel import ROOT, patchset
 from patchset import serverfacts, servingbench, workload
 from patchset.errors import Exit, Failure
@@ -161,6 +161,22 @@ def test_a_server_that_was_just_smoked_is_asked_what_it_is_and_no_more(place):
 def test_a_server_that_fails_the_smoke_is_not_measured(place):
     done = bench(place, patched(), patched(factor=2))
     assert done.returncode == Exit.SERVER and "wrong answer" in done.stderr
+    assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "other, said",
+    [
+        ({"architecture": "LlamaForCausalLM"}, "wrong model: /m is LlamaForCausalLM"),
+        ({"failing": {CHAT: "empty"}}, "the answer is empty"),
+        ({"failing": {CHAT: "half"}}, "broke off after 1 pieces"),
+        ({"failing": {CHAT: "hang"}}, "no whole answer in 1 s"),
+    ],
+)
+def test_what_the_smoke_finds_in_any_arm_stops_the_benchmark(place, other, said):
+    done = bench(place, patched(), patched(**other), options=("--timeout", "1"))
+    assert done.returncode == Exit.SERVER and said in done.stderr
+    assert "smoke test of b" in done.stderr
     assert not (place / "out").exists()
 
 

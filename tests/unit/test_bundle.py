@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from made_wheel import patchset
 from patchset import gitenv
 from patchset.bundle import make, wheels
+from patchset.bundle.streams import Streams
 from patchset.errors import Exit, Failure
 from patchset.verbs import bundle as verb
 from test_bundle_wheels import CLOSURE, PYTHON, TARGET, make_wheel, wheel
@@ -55,6 +57,17 @@ def test_it_installs_what_was_packed(made, tmp_path, site_with_torch):
     script = f'. "{place}/env.sh"; exec "{sys.executable}" -c "import sglang; print(sglang.answer)"'
     ran = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
     assert ran.stdout == "42\n", ran.stderr
+
+
+def test_it_installs_what_was_packed_by_several_threads(
+    tmp_path, site_with_torch, monkeypatch
+):
+    monkeypatch.setattr(make, "Streams", partial(Streams, length=700))
+    made = make.write(tmp_path / "b", fill, TARGET, "x", None, 3_000, preset=0)
+    done = install(made, tmp_path / "place", site_with_torch, "-W", "error")
+    assert done.returncode == 0, done.stderr
+    data = tmp_path / "place" / "site" / "sglang" / "data.bin"
+    assert data.stat().st_size == 10_000
 
 
 def test_its_programs_run_after_env_sh(tmp_path, site_with_torch):

@@ -148,6 +148,27 @@ def test_kernels_of_other_gpus_are_left_out(tmp_path):
     assert sm90 == common | both
 
 
+def test_flashinfers_kernels_of_another_generation_are_left_out(tmp_path):
+    folder = "flashinfer_cubin/cubins/1f/"
+    blackwell = {
+        f"{folder}fmha/fmhaSm100fKernel_H512PagedKv.cubin": "",
+        f"{folder}fmha/fmhaSm103aKernel_H512PagedKv.cubin": "",
+        f"{folder}gemm/Bmm_E4m3_dynB_sm100f.cubin": "",
+    }
+    others = {
+        f"{folder}fmha/checksums.txt": "",
+        f"{folder}fmha/fmhaSm120fKernel_H512PagedKv.cubin": "",
+        f"{folder}deep-gemm/kernel.fp8_m_grouped_gemm.02acb2ba71fd.cubin": "",
+        "other/fmhaSm100fKernel.cubin": "",
+    }
+    own = f"{folder}fmha/fmhaSm120fKernel_H512PagedKv.cubin"
+    files = blackwell | others
+    assert unpacked(tmp_path, "sm_120", files) == set(others)
+    assert unpacked(tmp_path, "sm_121", files) == set(others)
+    assert unpacked(tmp_path, "sm_90", files) == others.keys() - {own}
+    assert unpacked(tmp_path, "sm_100", files) == set(files) - {own}
+
+
 def test_programs_and_permissions_of_a_wheel(tmp_path):
     files = {
         "x-1.0.data/scripts/tool": "#!python\nprint(3)\n",

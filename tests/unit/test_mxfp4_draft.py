@@ -11,12 +11,8 @@ from unittest import mock
 
 import pytest
 
-from draft_server import process
+from draft_server import CUTLASS, FLAG, MARLIN, NVFP4, PLAIN, TRTLLM, process
 
-FLAG = "SGLANG_SM120_MXFP4_DRAFT"
-MARLIN, PLAIN = "Mxfp4MarlinMoEMethod", "Fp8MoEMethod"
-TRTLLM, CUTLASS = "Mxfp4FlashinferTrtllmMoEMethod", "Mxfp4FlashinferCutlassMoEMethod"
-NVFP4 = "the method of modelopt_fp4"
 REFUSED = "no kernel"
 
 

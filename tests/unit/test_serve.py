@@ -215,6 +215,16 @@ def test_what_was_typed_comes_before_the_gpu(place, words, env, said, dry):
     assert said in done.stderr and "nvidia-smi" not in done.stderr
 
 
+@pytest.mark.parametrize("model", ["/none/m", "./none", "../none"])
+def test_a_folder_of_a_model_that_is_none(place, model):
+    words = (*GIVEN[:2], "--model-path", model)
+    done = without_gpu(place, *words)
+    assert done.returncode == Exit.USAGE, done.stderr
+    assert f"no such folder of a model\nwhere: {model}" in done.stderr
+    # A dry run may be for another machine.
+    assert without_gpu(place, *words, "--tp", "1", "--dry-run").returncode == 0
+
+
 def test_right_words_go_on_to_the_gpu(place):
     good = {"SGLANG_SM120_TOPK": "on", "SGLANG_SM120_LOGITS_MB": "64"}
     done = without_gpu(place, *GIVEN, **good)

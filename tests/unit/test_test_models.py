@@ -187,6 +187,7 @@ def test_all_of_flashs_layers_fit_a_gpu_with_narrow_experts(
     saved = []
     # The rest of a folder needs the package tokenizers.
     monkeypatch.setattr(slice_model, "save_rest", lambda shape, _: saved.append(shape))
+    monkeypatch.setattr(slice_model, "_require_packages", lambda _: None)
     words = ["flash", "43", str(tmp_path / "m"), "--expert-width", "64"]
     assert slice_model.main(words) == 0
     said = capsys.readouterr().out
@@ -219,6 +220,27 @@ def test_random_tensors_depend_on_name_and_seed_alone():
     assert (norm == 1).all() and norm.dtype == torch.bfloat16
     sink = slice_model.random_tensor(every["layers.0.attn.attn_sink"], 0)
     assert (sink == 0).all() and sink.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "words, lacks",
+    [(("tiny", "M"), "tokenizers"), (("tiny", "M", "--weights"), "safetensors")],
+)
+def test_a_python_that_lacks_a_package_writes_no_slice(tmp_path, words, lacks):
+    command = [sys.executable, "-S", str(ROOT / "ci" / "slice_model.py"), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert lacks in done.stderr and sys.executable in done.stderr
+    assert not list((tmp_path / "M").iterdir())
+
+
+@pytest.mark.parametrize("words", [("table", "S"), ("long", "S", "D"), ("trial", "D")])
+def test_a_python_without_torch_trains_and_tries_nothing(tmp_path, words):
+    command = [sys.executable, "-S", str(ROOT / "ci" / "smoke_model.py"), *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "has no torch" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_slice_without_room_is_not_begun(tmp_path, monkeypatch, capsys):

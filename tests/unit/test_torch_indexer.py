@@ -7,9 +7,12 @@ from unittest import mock
 import pytest
 import torch
 
+import stock
 from cases import IndexerCase, make_indexer
 from numeric import assert_bitwise_equal
-from stock import call_stock, indexer_functions
+from stock import call_stock, functions_of, indexer_functions
+
+FUNCTION = "fp8_paged_mqa_logits_torch_sm120"
 
 
 @pytest.fixture
@@ -19,9 +22,7 @@ def inputs(seed):
 
 def run(inputs, flag):
     """The scores, and the types that were multiplied."""
-    (function,) = indexer_functions(
-        "fp8_paged_mqa_logits_torch_sm120", torch_indexer_bf16=flag
-    )
+    (function,) = indexer_functions(FUNCTION, torch_indexer_bf16=flag)
     seen = []
     real = torch.bmm
 
@@ -37,6 +38,22 @@ def run(inputs, flag):
 def test_off_multiplies_float32(inputs):
     _, seen = run(inputs, "off")
     assert seen == [(torch.float32, torch.float32, {})]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        IndexerCase("bf16", (100, 64, 3), 128, tail="valid"),
+        IndexerCase("one-row", (257,), 320, tail="valid"),
+        IndexerCase("around-a-page", (0, 1, 63, 64, 65), 128, tail="valid"),
+    ],
+    ids=lambda case: case.name,
+)
+def test_off_gives_the_bits_of_the_release(release, case, seed):
+    inputs = make_indexer(case, seed=seed)
+    (ours,) = indexer_functions(FUNCTION, torch_indexer_bf16="off")
+    (theirs,) = functions_of(release / stock.INDEXER, FUNCTION)
+    assert_bitwise_equal(call_stock(ours, inputs), call_stock(theirs, inputs))
 
 
 def test_on_multiplies_bf16_into_float32_and_loses_nothing(inputs):

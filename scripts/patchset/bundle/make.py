@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import lzma
 import shutil
 import tarfile
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from .. import gitenv
 from ..errors import Exit, Failure
 from . import installer, wheels
+from .streams import Streams
 from .target import Target
 
 ARCHIVE = "sglang-sm120.tar.xz"
@@ -81,7 +81,7 @@ def pack(
     Raises OSError, such as for a full disk.
     """
     output = _Parts(folder, part_bytes)
-    with output, lzma.open(output, "wb", preset=preset) as packed:
+    with output, Streams(output, preset) as packed:
         with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as tar:
             for name, place in folders.items():
                 for path in sorted(place.rglob("*")):

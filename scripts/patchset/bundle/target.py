@@ -32,6 +32,11 @@ class Target:
         return "sm90" if self.arch == "sm_90" else "sm100"
 
     @property
+    def generation(self) -> str:
+        """The GPU's compute capability without its last digit, such as "12"."""
+        return self.arch.removeprefix("sm_")[:-1]
+
+    @property
     def loads_flash(self) -> bool:
         """Whether FlashAttention 3 and FlashMLA of sglang-kernel run on this GPU."""
         return not self.arch.startswith("sm_12")

@@ -200,6 +200,9 @@ def _other_gpu(place: PurePosixPath, target: Target, flash: bool) -> bool:
     parts = place.parts
     if parts[:2] == ("sglang", "multimodal_gen"):
         return True
+    if parts[0] == "flashinfer_cubin" and place.suffix == ".cubin":
+        named = _NAMED_GPU.search(place.name)
+        return bool(named) and named[1] != target.generation
     if parts[0] != "sgl_kernel" or not place.suffix == ".so":
         return False
     if parts[1] in ("sm90", "sm100"):
@@ -247,6 +250,8 @@ def _extras(known: dict[str, Wheel], name: str) -> set[str | None]:
     return {None, *(extra for each in requires for extra in _parsed(each)[2])}
 
 
+# FlashInfer's compiled kernels have theirs in their names, such as Sm100f: a generation and one digit.
+_NAMED_GPU = re.compile(r"[Ss]m_?(\d+)\d[a-z]?(?![0-9a-z])")
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+) *(?:\[([^]]*)\])?")
 _EXTRA = re.compile(r"""extra *== *["']([^"']+)["']""")
 

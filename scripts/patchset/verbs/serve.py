@@ -96,6 +96,8 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     variables = servertree.variables(tree, os.environ)
     environment.interpreter(python)
     serverflags.require_words(variables, load_series(arguments.patches))
+    if not arguments.dry_run:
+        serversettings.require_model(arguments.passed)
     command = [python, "-m", "sglang.launch_server", *_settings(arguments.passed)]
     port = serversettings.port(command)
     if arguments.dry_run:
