@@ -15,6 +15,10 @@ logger = logging.getLogger(__name__)
 # The one runner whose MXFP4 method has a path for sm_120: Triton, on the experts as they are stored.
 RUNNER = "marlin"
 
+# Upstream makes the layer a DeepEPMoE behind these, which has DeepGEMM's kernels only, whatever the runner.
+_DEEP_GEMM_ALL_TO_ALL = ("deepep", "mooncake", "nixl", "mori")
+_SKIPPED = "(SGLANG_SM120_MXFP4_DRAFT=off skips this test)"
+
 ROUTE = Route(
     "SGLANG_SM120_MXFP4_DRAFT",
     "MXFP4 experts",
@@ -40,11 +44,13 @@ def pick_runner(server_args) -> None:
     if not _active(_users_runner(server_args)):
         return
     inherited = server_args.moe_runner_backend
-    if RUNNER in (inherited, server_args.speculative_moe_runner_backend):
+    named = server_args.speculative_moe_runner_backend
+    if RUNNER == (named or inherited):
         return
     if not _draft_is_mxfp4(server_args):
         logger.info(
-            "sm_120 MXFP4 experts: the draft has none, its own keep %s", inherited
+            "sm_120 MXFP4 experts: the draft has none, its own keep %s",
+            named or inherited,
         )
         return
     server_args.speculative_moe_runner_backend = RUNNER
@@ -52,24 +58,38 @@ def pick_runner(server_args) -> None:
         # The method takes tokens that no all-to-all has sorted.
         server_args.speculative_moe_a2a_backend = "none"
     logger.info(
-        "sm_120 MXFP4 experts: %s for the draft instead of %s", RUNNER, inherited
+        "sm_120 MXFP4 experts: %s for the draft instead of %s",
+        RUNNER,
+        named or inherited,
     )
 
 
 def require_kernel(runner, prefix: str) -> None:
-    """Raise ValueError where the MXFP4 experts of layer ``prefix`` have no kernel with this runner.
+    """Raise ValueError where the MXFP4 experts of layer ``prefix`` have no kernel with what was chosen.
 
-    ``runner`` is upstream's MoeRunnerBackend. With SGLANG_SM120_MXFP4_DRAFT=off nothing is refused.
+    ``runner`` is upstream's MoeRunnerBackend; the all-to-all is the one of the layer that is being made.
+    With SGLANG_SM120_MXFP4_DRAFT=off nothing is refused.
     """
+    from sglang.srt.layers.moe.utils import get_moe_a2a_backend
+
     # A layer that needs the runner says nothing of the draft: the choice that was logged at start stays.
     choice = ROUTE.choice(envs.SGLANG_SM120_MXFP4_DRAFT.get(), None, _missing())
     if ROUTE.taken is None:
         _log_in_worker(choice)
-    if choice.active and is_sm120_supported() and runner.value != RUNNER:
+    if not choice.active or not is_sm120_supported():
+        return
+    if runner.value != RUNNER:
         raise ValueError(
             f"the MXFP4 experts of {prefix} have no sm_120 kernel with the runner {runner.value}: pass"
             f" --moe-runner-backend {RUNNER}, or --speculative-moe-runner-backend {RUNNER} if this is the"
-            " draft's layer (SGLANG_SM120_MXFP4_DRAFT=off skips this test)"
+            f" draft's layer {_SKIPPED}"
+        )
+    all_to_all = get_moe_a2a_backend().value
+    if all_to_all in _DEEP_GEMM_ALL_TO_ALL:
+        raise ValueError(
+            f"the MXFP4 experts of {prefix} have no sm_120 kernel behind the all-to-all {all_to_all}, which"
+            " takes DeepGEMM's: pass --moe-a2a-backend none, or --speculative-moe-a2a-backend none if this"
+            f" is the draft's layer {_SKIPPED}"
         )
 
 
@@ -89,7 +109,8 @@ def _active(conflict: Optional[str]) -> bool:
 
 def _users_runner(server_args) -> Optional[str]:
     runner = server_args.speculative_moe_runner_backend
-    if runner in (None, RUNNER):
+    # "auto" leaves the choice to the server, as for the target.
+    if runner in (None, "auto", RUNNER):
         return None
     return f"--speculative-moe-runner-backend {runner}"
 

@@ -29,14 +29,14 @@ __device__ void select_row(Shared& s, const Rows& rows) {
     int* maxima = rows.maxima + s.row * rows.stride_maxima;
     int* outer = maxima + (groups + 3) / 4 * 4;
     const bool listed = length > (s.level == 0 ? TILE : TILE * GROUP);
-    Source source{maxima, groups, false, listed, false};
+    Source source{maxima, groups, listed, false};
     if (s.level == 0) {
       // K maxima are not below the floor that they leave, so neither are K keys.
       const int* scores = reinterpret_cast<const int*>(rows.scores + s.row * rows.stride_scores);
-      source = {scores, length, true, listed, s.floor <= 0};
+      source = {scores, length, listed, s.floor <= 0};
     } else if (s.level == 2) {
       write_outer_maxima(maxima, outer, groups);
-      source = {outer, groups_of(groups), false, false, false};
+      source = {outer, groups_of(groups), false, false};
     }
     select(s, rows, source);
   }
@@ -121,7 +121,7 @@ __device__ bool find_share(Shared& s, const Rows& rows) {
   const int last = min(work + share, total);
   // With a thread for each row, one of them knows where the share starts.
   const bool located = rows.batch <= THREADS;
-  if (located && start <= work && work < start + units) s.piece = {int(threadIdx.x), start, length};
+  if (located && start <= work && work < start + units) s.piece = {int(threadIdx.x), start, rows.length(threadIdx.x)};
   if (threadIdx.x == 0) {
     s.share = {work, last, located ? LOCATED : 0, 0};
     if (work < last) {
@@ -162,7 +162,7 @@ __device__ bool do_piece(Shared& s, const Rows& rows) {
   const int units = units_in(piece.length);
   const int stop = min(share.last - piece.start, units);
   const Source source{
-      reinterpret_cast<const int*>(rows.scores + piece.row * rows.stride_scores), piece.length, true, false, true};
+      reinterpret_cast<const int*>(rows.scores + piece.row * rows.stride_scores), piece.length, false, true};
   write_maxima(s, source, rows.maxima + piece.row * rows.stride_maxima, share.work - piece.start, stop);
   const int done = piece.start + stop - share.work;
   share.work += done;
@@ -172,9 +172,39 @@ __device__ bool do_piece(Shared& s, const Rows& rows) {
   return completed;
 }
 
+// `first` and those after it, -1 from the `count`-th on.
+__device__ int4 neighbours(int first, int count) {
+  return {count > 0 ? first : -1, count > 1 ? first + 1 : -1, count > 2 ? first + 2 : -1, count > 3 ? first + 3 : -1};
+}
+
+// A row of at most K keys, four neighbours of one page at a time.
+template <int SIZE>
+__device__ void write_quads(const Rows& rows, int row, int length, int thread) {
+  constexpr int COUNT = (K / 4 + SIZE - 1) / SIZE;
+  const int* table = rows.table + row * rows.stride_table;
+  const long long start = (long long)row * K;
+  int pages[COUNT];
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    const int index = 4 * (i * SIZE + thread);
+    pages[i] = index < length ? __ldg(table + (index >> rows.page_bits)) : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    const int index = 4 * (i * SIZE + thread);
+    *reinterpret_cast<int4*>(rows.out + start + index) =
+        neighbours(located(pages[i], index, rows.page_bits), length - index);
+    if (rows.raw) *reinterpret_cast<int4*>(rows.raw + start + index) = neighbours(index, length - index);
+  }
+}
+
 // A row of at most K keys, by some of the threads: all of them in order, then -1.
 template <int SIZE>
 __device__ void write_all(const Rows& rows, int row, int length, int thread) {
+  if (K >= 4 * SIZE && rows.quads) {
+    write_quads<SIZE>(rows, row, length, thread);
+    return;
+  }
   const int* table = rows.table + row * rows.stride_table;
   const long long start = (long long)row * K;
   int pages[K / SIZE];

@@ -14,6 +14,9 @@ constexpr int BINS_PER_THREAD = BINS / THREADS;
 constexpr int UNIT = 4 * THREADS;
 constexpr int FEW = UNIT;
 constexpr int RANKED = 32;
+// Keys whose warps' smallest ones are in fewer bins than CROWDED get a histogram of CROWD times that interval.
+constexpr int CROWDED = 4;
+constexpr int CROWD = 8;
 constexpr unsigned ALL = 0xffffffffu;
 constexpr int LOWEST = -2147483647 - 1;
 constexpr int HIGHEST = 2147483647;
@@ -37,7 +40,8 @@ struct Rows {
   int* arrived;
   int* maxima;
   long long stride_scores, stride_length, stride_table, stride_maxima;
-  int batch, width, page_bits, unused;
+  int batch, width, page_bits;
+  int quads;  // pages are of four indices or more, and four of each output may be written at once
 
   __device__ int length(int row) const { return min(__ldg(lengths + row * stride_length), width); }
 };
@@ -107,6 +111,7 @@ struct Shared {
   int tied[WARPS];
   int lengths[THREADS];
   int row, length, level, floor, highest;  // of the selection: see `select_row`
+  int top;                                 // and above which of its keys there are only outliers
   int next, own, programs;                 // of the program's own rows: the next one's number, the first, the step
   int arrived, listed;
 };
@@ -116,6 +121,15 @@ extern __shared__ int4 shared_memory[];
 
 __device__ int lane() { return threadIdx.x & 31; }
 __device__ int warp() { return threadIdx.x >> 5; }
+// The thread's number as if it were not known: what follows from it would be computed before the loop over rows and
+// kept in local memory.
+__device__ int thread_anew() {
+  int thread = threadIdx.x;
+#ifdef __CUDA_ARCH__
+  asm volatile("" : "+r"(thread));
+#endif
+  return thread;
+}
 __device__ int groups_of(int keys) { return (keys + GROUP - 1) / GROUP; }
 
 // The sums of `values` over this lane and those before it; of bytes as well, as long as none overflows.

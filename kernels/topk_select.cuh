@@ -11,7 +11,7 @@ __device__ long long ordered(int key, int position) {
 
 // Of the listed candidates, the one of which `need` are not below it.
 __device__ long long last_of_ranked(const Shared& s, int need, int held) {
-  const long long mine = s.ranked[lane()];
+  const long long mine = s.ranked[thread_anew() & 31];
   int better = 0;
 #pragma unroll 1
   for (int i = 0; i < held; i += 4) {
@@ -52,7 +52,7 @@ __device__ int located(int page, int index, int page_bits) {
 struct Quad {
   int keys[4], positions[4], indices[4], pages[4];
 
-  __device__ void find_indices(const Shared& s, const Rows& rows, int row, const Source& source) {
+  __device__ void find_indices(const Shared& s, const Rows& rows, int row, const Source& source, bool scores) {
     const int* table = rows.table + row * rows.stride_table;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -60,7 +60,7 @@ struct Quad {
       indices[i] = source.index(s, some ? positions[i] : 0);
       pages[i] = 0;
       // Before the counting, which hides the latency.
-      if (some && source.scores) pages[i] = __ldg(table + (indices[i] >> rows.page_bits));
+      if (some && scores) pages[i] = __ldg(table + (indices[i] >> rows.page_bits));
     }
   }
 };
@@ -76,7 +76,7 @@ template <int N>
 __device__ Boundary first_boundary(Shared& s, const Quad& quad, int count, Inside& inside) {
   const int4 keys{quad.keys[0], quad.keys[1], quad.keys[2], quad.keys[3]};
   Boundary boundary = bracket<N>(s, smallest(keys), largest(keys), K, count);
-  if (threadIdx.x == 0) s.highest = boundary.hi;
+  if (threadIdx.x == 0) s.highest = s.top = boundary.hi;
   const ValueBins<4 * N> bins(boundary);
   if (boundary.found() || !bins.good()) return boundary;
 #pragma unroll
@@ -97,6 +97,18 @@ __device__ Boundary first_boundary(Shared& s, const Quad& quad, int count, Insid
   return boundary;
 }
 
+// What of the interval of the boundary the first N threads' quads take up.
+template <int N>
+__device__ Boundary taken_up(Shared& s, const Quad& quad, const Boundary& boundary) {
+  int low = HIGHEST, high = LOWEST;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    low = min(low, quad.keys[i] >= boundary.lo ? quad.keys[i] : HIGHEST);
+    high = max(high, quad.keys[i] <= boundary.hi ? quad.keys[i] : LOWEST);
+  }
+  return bracket<N>(s, low, high, boundary.need, boundary.held);
+}
+
 // Narrow the boundary, choose the K largest of the first N threads' quads and write their indices, ascending: of
 // groups to `chosen`, of scores to the outputs of row s.row. Returned is a floor: K keys are not below it.
 template <int N>
@@ -107,6 +119,8 @@ __device__ int choose(
 #pragma unroll
     for (int i = 0; i < 4; ++i) count_key(s, quad.keys[i], boundary, shift);
     boundary.narrow(find_bin<N>(s, boundary.need), shift);
+    // Few values are found by their ends, and keys close together get more bins.
+    if (boundary.held > RANKED && !boundary.found()) boundary = taken_up<N>(s, quad, boundary);
   }
 
   unsigned chosen = 0, equal = 0;
@@ -184,11 +198,19 @@ __device__ void select(Shared& s, const Rows& rows, const Source& source) {
     for (int i = 0; i < 4; ++i) {
       if (left <= i) quad.keys[i] = LOWEST;
     }
+    if (boundary.lo <= s.top && s.top < boundary.hi) {
+      int mine = 0;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) mine += quad.keys[i] > s.top;
+      boundary = below_outliers(s, boundary, s.top, mine);
+    }
   }
-  quad.find_indices(s, rows, s.row, source);
+  // Not known from before: there are no registers to keep it in.
+  const bool scores = s.level == 0;
+  quad.find_indices(s, rows, s.row, source, scores);
   Inside inside{0, false};
   if (few) boundary = first_boundary<THREADS>(s, quad, source.count(), inside);
-  const int floor = choose<THREADS>(s, rows, quad, boundary, inside, source.scores);
+  const int floor = choose<THREADS>(s, rows, quad, boundary, inside, scores);
   if (threadIdx.x == 0) {
     s.floor = floor;
     --s.level;
@@ -201,7 +223,7 @@ __device__ void select(Shared& s, const Rows& rows, const Source& source) {
 template <int N>
 __device__ void select_few(Shared& s, const Rows& rows, int row, int length) {
   const int* scores = reinterpret_cast<const int*>(rows.scores + row * rows.stride_scores);
-  const Source source{scores, length, true, false, true};
+  const Source source{scores, length, false, true};
   Quad quad;
   int4 keys[1];
   if (threadIdx.x == 0) {
@@ -212,7 +234,7 @@ __device__ void select_few(Shared& s, const Rows& rows, int row, int length) {
   quad.keys[0] = keys[0].x, quad.keys[1] = keys[0].y, quad.keys[2] = keys[0].z, quad.keys[3] = keys[0].w;
 #pragma unroll
   for (int i = 0; i < 4; ++i) quad.positions[i] = 4 * threadIdx.x + i;
-  quad.find_indices(s, rows, row, source);
+  quad.find_indices(s, rows, row, source, true);
   Inside inside{0, false};
   const Boundary boundary = first_boundary<N>(s, quad, length, inside);
   choose<N>(s, rows, quad, boundary, inside, true);

@@ -5,7 +5,7 @@
 struct Source {
   const int* row;
   int length;
-  bool scores, listed, floats;
+  bool listed, floats;
 
   __device__ int count() const { return listed ? TILE : length; }
 
@@ -166,6 +166,26 @@ __device__ int smallest_above(Shared& s, const int4 (&keys)[QUADS], int run, int
   return bracket(s, low, low, 0, 0).lo;
 }
 
+// The upper end for a histogram of an interval that all warps' keys were bracketed to. How far the warps' smallest
+// keys are apart tells how close together most keys are: where that is a few bins, outliers would leave them no more.
+__device__ int without_outliers(const Shared& s, const Boundary& boundary) {
+  const unsigned range = unsigned(boundary.hi) - unsigned(boundary.lo);
+  const int highest_low = __reduce_max_sync(ALL, lane() < WARPS ? s.low[lane()] : LOWEST);
+  const unsigned apart = unsigned(highest_low) - unsigned(boundary.lo);
+  const bool crowded = apart > 0 && apart < range / (BINS / CROWDED);
+  return crowded ? boundary.lo + int(apart * CROWD) : boundary.hi;
+}
+
+// Go on below the outliers, of which the thread has `mine`, unless the boundary is among them.
+__device__ Boundary below_outliers(Shared& s, const Boundary& boundary, int top, int mine) {
+  mine = __reduce_add_sync(ALL, mine);
+  if (lane() == 0) s.tied[warp()] = mine;
+  __syncthreads();
+  const int outliers = __reduce_add_sync(ALL, lane() < WARPS ? s.tied[lane()] : 0);
+  if (outliers >= boundary.need) return boundary;
+  return {boundary.lo, top, boundary.need - outliers, boundary.held - outliers};
+}
+
 // A row of more keys than candidates: leave as candidates, in their order, those that may be among the K
 // largest. Returned is the boundary among them.
 __device__ Boundary sift(Shared& s, const Source& source) {
@@ -188,6 +208,14 @@ __device__ Boundary sift(Shared& s, const Source& source) {
     const int low = max(min(best[0], best[PARTS - 1]), LOWEST + 1);
     boundary = bracket(s, low, max(best[0], best[PARTS - 1]), K, 0);
     if (threadIdx.x == 0) s.highest = boundary.hi;
+    const int top = without_outliers(s, boundary);
+    if (top < boundary.hi) {
+      int pairs = 0;
+#pragma unroll
+      for (int i = 0; i < QUADS; ++i) pairs += (max(keys[i].x, keys[i].y) > top) + (max(keys[i].z, keys[i].w) > top);
+      boundary = below_outliers(s, boundary, top, pairs);
+    }
+    if (threadIdx.x == 0) s.top = boundary.hi;
   }
 
   int below = boundary.lo - 1;  // the candidates of this warp are its keys above this

@@ -95,6 +95,22 @@ def _plateau(x):
     return x
 
 
+def _close_with_outliers(x):
+    x = x / 1000 + 100
+    x[:, :: x.shape[1] // 100 + 1] = 3e38
+    return x
+
+
+def _ulps_apart_with_outlier(x):
+    x = x / 1e5 + 100
+    x[:, 0] = 1e4
+    return x
+
+
+def _values(scale):
+    return _from_normal(lambda x: (x * scale).round())
+
+
 def _even_positions(x):
     x[:, ::2] += 100
     return x
@@ -111,9 +127,14 @@ DISTRIBUTIONS = {
     "close-with-outlier": _from_normal(
         lambda x: (x / 1000 + 100).index_fill(1, x.new_zeros(1).long(), 3e38)
     ),
+    "close-with-outliers": _from_normal(_close_with_outliers),
+    "ulps-apart-with-outlier": _from_normal(_ulps_apart_with_outlier),
     "equal": _from_normal(lambda x: torch.full_like(x, 1.5)),
     "two-values": _from_normal(lambda x: (x > 0).float()),
-    "few-values": _from_normal(lambda x: x.round()),
+    "three-values": _values(0.375),
+    "few-values": _values(1),
+    "forty-values": _values(5),
+    "hundreds-of-values": _values(75),
     "denormal": _from_normal(_denormal),
     "signed-zeros": _from_normal(_signed_zeros),
     "mostly-inf": _from_normal(_mostly(float("-inf"))),
@@ -202,9 +223,12 @@ TOPK_EDGES = (
     TopkCase("unaligned-start", (20_480, 700), 20_480, offset=1),
     TopkCase("sliced-table", (17_000, 1, 600), 17_024, sliced_table=True),
     TopkCase("page-1", (17_000, 600, 5), 17_024, page_size=1),
+    TopkCase("page-2-many-rows", (700,) + (5, 300, 512) * 90, 704, page_size=2),
     TopkCase("page-256", (17_000, 600, 5), 17_024, page_size=256),
     TopkCase("one-page", (600, 513), 640, page_size=1_024),
     TopkCase("no-raw", (17_000, 600, 5), 17_024, raw=False),
+    TopkCase("many-short", tuple(range(514)) * 2, 576, lens_2d=False),
+    TopkCase("many-short-1024", tuple(range(0, 1_026, 3)), 1_088, k=1024),
     TopkCase("all-short", (1, 0, 512, 64), 262_208),
     TopkCase("one-long", (70_000,) + (3,) * 20, 70_016),
     TopkCase("many-rows", (700, 20_000) + (0,) * 1_100 + (17_000, 513), 20_032),

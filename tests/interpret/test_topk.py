@@ -140,6 +140,28 @@ def test_all_nan(sign, seed):
     assert raw.tolist() == [list(range(512))] * 2
 
 
+@pytest.mark.parametrize("count", (3, 7, 50, 200, 600))
+def test_so_many_distinct_values(count, seed):
+    lens = (600, 2_047, 8_192, 16_384, 70_000)
+    inputs = make_topk(TopkCase("values", lens, 70_016), seed=seed)
+    inputs.scores.copy_((inputs.scores * 1e4).nan_to_num().long() % count)
+    run(inputs)
+    assert_exact(inputs)
+
+
+@pytest.mark.parametrize("outliers", (1, 2, 20, 400, 511, 512, 600))
+@pytest.mark.parametrize("width", (1e-5, 1e-3, 1.0, 30.0))
+def test_outliers_above_scores_of_some_width(width, outliers, seed):
+    lens = (1_000, 5_000, 16_384, 40_000)
+    inputs = make_topk(TopkCase("outliers", lens, 40_000), seed=seed)
+    inputs.scores.mul_(width).sub_(100.0)
+    for row, length in enumerate(lens):
+        far = torch.linspace(1.0, 3e38, outliers)
+        inputs.scores[row, : length : max(1, length // outliers)][:outliers] = far
+    run(inputs)
+    assert_exact(inputs)
+
+
 def test_both_zeros_are_one_value(seed):
     inputs = make_topk(TopkCase("zeros", (700, 20_000), 20_032), seed=seed)
     inputs.scores.fill_(-0.0)
@@ -178,6 +200,16 @@ def test_a_workspace_is_good_for_call_after_call(small_tile, seed):
         inputs = make_topk(TopkCase("again", lens, max(lens) + 32), seed=seed + number)
         run(inputs, workspace)
         assert_exact(inputs)
+
+
+def test_outputs_that_start_anywhere(seed):
+    lens = (5, 512, 300, 700, 0) * 60
+    inputs = make_topk(TopkCase("anywhere", lens, 704), seed=seed)
+    outputs = torch.full((2, len(lens) * 512 + 1), UNWRITTEN, dtype=torch.int32)
+    views = [one[1:].view(len(lens), 512) for one in outputs]
+    moved = inputs._replace(out_page_indices=views[0], out_raw_indices=views[1])
+    run(moved)
+    assert_exact(moved)
 
 
 def test_the_width_changes_nothing(seed):

@@ -110,7 +110,10 @@ class Server:
         """The class of the method that the draft layer's experts get."""
         path = args.speculative_draft_model_path or args.model_path
         config = self.draft_config(args, path, None, True)
-        with self.moe.speculative_moe_backend_context():
+        with (
+            self.moe.speculative_moe_backend_context(),
+            self.moe.speculative_moe_a2a_backend_context(),
+        ):
             return self._method(config, "model.decoder.mlp.experts")
 
     def target_method(self, args) -> str:

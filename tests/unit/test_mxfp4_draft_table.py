@@ -5,8 +5,8 @@ What is expected follows from what can run on sm_120, not from the code:
 * Experts packed as MXFP4 have one method with a kernel there, Marlin's, which takes Triton on this card. The
   TensorRT-LLM method is for sm_100, the CUTLASS one for sm_90, and the FP8 method would read packed bytes as FP8.
 * Experts of another format keep the method of their own format, whatever the runner.
-* A runner that is named for the draft comes first; only without one may another be chosen for it. "auto" is such
-  a name: it is settled for the target alone.
+* A runner that is named for the draft comes first; only without one may another be chosen for it. "auto" names
+  none. For experts of another format it stays, as upstream settles it for the target alone.
 * --quantization describes the target, so it says nothing of a draft that has a checkpoint of its own.
 """
 
@@ -24,6 +24,8 @@ from draft_server import FLAG, MARLIN, NVFP4, PLAIN, process
 
 ONLY_RUNNER = "marlin"
 OTHERS = {"fp8": PLAIN, "nvfp4": NVFP4}
+# Behind these upstream makes the layer a DeepEPMoE, whose kernels are DeepGEMM's: none for sm_120.
+DEEP_GEMM_ALL_TO_ALL = ("deepep", "mooncake", "nixl", "mori")
 QUANTIZATIONS = (None, "fp8", "modelopt_fp4")
 CHECKPOINTS = [
     (target, None if draft == target else draft)
@@ -45,6 +47,13 @@ def refusal(layer: str, runner: str) -> str:
     return f"{what}: pass --moe-runner-backend {ONLY_RUNNER}"
 
 
+def behind(all_to_all: Optional[str], layer: str) -> str:
+    """The method of MXFP4 experts behind an all-to-all, or the error's words."""
+    if all_to_all not in DEEP_GEMM_ALL_TO_ALL:
+        return MARLIN
+    return f"the MXFP4 experts of {layer} have no sm_120 kernel behind the all-to-all {all_to_all}"
+
+
 def expected_target(target: str, options: Options) -> str:
     if target in OTHERS:
         return OTHERS[target]
@@ -57,18 +66,20 @@ def expected_draft(target: str, draft: Optional[str], options: Options) -> str:
     experts = draft or target
     if experts in OTHERS:
         return OTHERS[experts]
-    if options.draft_runner in (None, ONLY_RUNNER):
+    if options.draft_runner in (None, "auto", ONLY_RUNNER):
         return MARLIN
     return refusal("model.decoder.mlp.experts", options.draft_runner)
 
 
 def expected_runner(target: str, draft: Optional[str], options: Options) -> str:
     """The draft's: the user's, the one with a kernel for MXFP4, or the target's."""
-    if options.draft_runner is not None:
+    if options.draft_runner not in (None, "auto"):
         return options.draft_runner
-    if (draft or target) == "mxfp4" or options.runner == "auto":
+    if (draft or target) == "mxfp4":
         return ONLY_RUNNER
-    return options.runner
+    if options.draft_runner == "auto":
+        return "auto"
+    return ONLY_RUNNER if options.runner == "auto" else options.runner
 
 
 def every_option(server, quantizations=QUANTIZATIONS) -> list[Options]:
@@ -162,7 +173,7 @@ def test_off_is_the_release_in_every_combination(release, target, draft):
 
 
 @pytest.mark.parametrize("runner", [None, ONLY_RUNNER])
-def test_an_all_to_all_of_the_user_is_kept(runner):
+def test_an_all_to_all_of_the_user_is_kept_or_refused(runner):
     """And where none is named, a draft that doesn't inherit its runner doesn't inherit one either."""
     options = Options(None, "triton", runner)
     with process((12, 0)) as server:
@@ -170,6 +181,34 @@ def test_an_all_to_all_of_the_user_is_kept(runner):
             args = start(
                 server, "nvfp4", "mxfp4", options, speculative_moe_a2a_backend=named
             )
-            assert server.draft_method(args) == MARLIN
             chosen = "none" if runner is None and named is None else named
             assert args.speculative_moe_a2a_backend == chosen
+            said = method(lambda: server.draft_method(args))
+            assert said == behind(named, "model.decoder.mlp.experts")
+
+
+@pytest.mark.parametrize("all_to_all", ["none", "deepep", "mooncake", "nixl", "mori"])
+def test_an_all_to_all_of_the_target_needs_a_kernel_too(all_to_all):
+    with process((12, 0)) as server:
+        args = start(
+            server,
+            "mxfp4",
+            None,
+            Options(None, ONLY_RUNNER, None),
+            moe_a2a_backend=all_to_all,
+        )
+        said = method(lambda: server.target_method(args))
+    assert said == behind(all_to_all, "model.layers.3.mlp.experts")
+
+
+@pytest.mark.parametrize("all_to_all", DEEP_GEMM_ALL_TO_ALL)
+def test_off_refuses_no_all_to_all(all_to_all):
+    with process((12, 0), **{FLAG: "off"}) as server:
+        args = start(
+            server,
+            "mxfp4",
+            None,
+            Options(None, ONLY_RUNNER, None),
+            moe_a2a_backend=all_to_all,
+        )
+        assert server.target_method(args) == MARLIN

@@ -145,6 +145,73 @@ def test_an_arm_of_the_topk_is_what_the_raw_file_says(case, stated):
         assert cell == f"{times[arm]:.2f}"
 
 
+TOPK_OUTLIERS = arms_of("h200-topk/tuning-4-outliers-and-quads.json")
+
+
+@pytest.mark.parametrize(
+    "case,stated",
+    [
+        ("64x8192", "normal scores, 64 rows of 8,192"),
+        ("64x8192-close-with-outlier", "1e-3 wide beside one outlier"),
+        ("64x8192-outliers-100", "beside a hundred outliers"),
+        ("64x8192-ulps-outlier", "a few ulps apart beside an outlier"),
+        ("64x8192-few-values", "some nine values"),
+        ("64x8192-distinct-3", "three values"),
+        ("64x8192-distinct-40", "forty values"),
+        ("64x8192-distinct-600", "hundreds of values"),
+        ("64x8192-two-values", "two values"),
+        ("64x8192-equal", "all equal"),
+        ("1x262144", "normal scores, one row of 262,144"),
+        ("1x262144-close-with-outlier", "that 1e-3 wide beside an outlier"),
+        ("1x262144-wide-1-outlier", "that of deviation 1 beside an outlier"),
+        ("1x262144-ulps-outlier", "that a few ulps apart beside an outlier"),
+        ("1x262144-plateau", "that with a plateau"),
+        ("1x262144-few-values", "that of few values"),
+        ("64x262144", "64 rows of 262,144"),
+        ("2048x2048", "2,048 rows of 2,048"),
+        ("1x1024", "one row of 1,024"),
+        ("2048x512-cap2048", "2,048 rows of 512, cap of 2,048"),
+        ("2048x512-cap262144", "2,048 rows of 512, cap of 262,144"),
+        ("64x512-cap2048", "64 rows of 512, cap of 2,048"),
+        ("64x512-cap262144", "64 rows of 512, cap of 262,144"),
+    ],
+)
+def test_an_arm_of_the_topk_beside_outliers_is_what_the_raw_file_says(case, stated):
+    arms = "base none quad out exact outx all lazy v1".split()
+    times = [TOPK_OUTLIERS[case].get(arm) for arm in arms]
+    cells = " | ".join(
+        "" if time is None else f"{time:.{1 if time > 20 else 2}f}" for time in times
+    )
+    assert f"\n| {stated} | {cells} |\n" in TRIED
+
+
+def slowest_over_fastest(shape: str, arm: str, later: bool) -> str:
+    kinds = {
+        case.removeprefix(shape): times[arm]
+        for case, times in TOPK_OUTLIERS.items()
+        if case.startswith(shape) and arm in times
+    }
+    new = re.compile("-(outliers-|distinct-|ulps-|wide-1-)")
+    times = [time for kind, time in kinds.items() if later or not new.match(kind)]
+    assert len(times) == (27 if later else 20)
+    return f"{max(times) / min(times):.2f}"
+
+
+@pytest.mark.parametrize(
+    "later,words",
+    [
+        (False, "{} times the fastest at 64 x 8,192\n  (few values; before {})"),
+        (False, "{} times at 1 x 262,144 (a plateau; before {})"),
+        (True, "it is {} (before {})"),
+        (True, "at 1 x 262,144 it is {} ({})"),
+    ],
+)
+def test_the_slowest_kind_of_scores_is_what_the_raw_file_says(later, words):
+    shape = "1x262144" if "262,144" in words else "64x8192"
+    ratios = (slowest_over_fastest(shape, arm, later) for arm in ("outx", "base"))
+    assert words.format(*ratios) in TRIED
+
+
 @pytest.mark.parametrize(
     "logits,topk,stated",
     [
