@@ -6,8 +6,8 @@ What is measured is a dictionary, which is kept after each measurement:
     load                  input_tokens, output_tokens of each number of rows, seed, reps
     arms                  name, against, build, settings, model: as each server tells
     runs                  arm, rows, rep (0 warms up), times in seconds, step_ms, tok_s
-    answers               arm, rows, said: the first tokens and the best ones at each place, of
-                          as many lists as 16 rows need
+    answers               arm, rows, said: tokens and the best ones at each place, of as many
+                          lists as 16 rows need
     profiles              arm, rows, turn, busy_us and period_us of each step, kernels: place in
                           kernel_names, microseconds that they ran in a step, of busy_us, calls
     kernel_names          the names of kernels
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import agreement, decodelist, serverbuild, serverfacts, stepprofile
@@ -29,8 +29,8 @@ from .series import Series
 from .servingbench import Arm
 from .stepsummary import steps_ms
 
-# Tokens of each row whose best ones are kept, and the least rows: of few places, a quarter is chance.
-ANSWERED = 4
+# Of so many tokens, for each number of rows, the best ones are kept; of few, a quarter is chance.
+_ANSWERED = 256
 _LEAST_ANSWERS = 16
 
 
@@ -41,15 +41,14 @@ class Load:
     Attributes:
         rows: the prompts of a list -> the tokens that are decoded after each.
         input_tokens: of a prompt. reps: how often each list is timed; one more before warms up.
-        profiled: the arms that are profiled. turns, steps: how often, and steps of each time.
+        profiled: the arms that are profiled -> how often. steps: of each time.
     """
 
     rows: Mapping[int, int]
     input_tokens: int
     reps: int
     seed: int = 1
-    profiled: tuple[str, ...] = ()
-    turns: int = 3
+    profiled: Mapping[str, int] = field(default_factory=dict)
     steps: int = 14
 
     def as_json(self) -> dict:
@@ -99,7 +98,7 @@ class StepBench:
                 self._guarded(name, lambda: self._answer(name, rows))
         for rep in range(1, self._load.reps + 1):
             self._rep(rep)
-        for turn in range(self._load.turns if self._load.profiled else 0):
+        for turn in range(max(self._load.profiled.values(), default=0)):
             self._profile_all(turn)
         if self.result["failed"]:
             raise self._failure()
@@ -113,9 +112,9 @@ class StepBench:
     def _profile_all(self, turn: int) -> None:
         for rows in self._load.rows:
             for name in self._alive(turn):
-                if name in self._load.profiled:
+                if turn < self._load.profiled.get(name, 0):
                     self._guarded(name, lambda: self._profile(name, rows, turn))
-        self._say(f"profiles, {turn + 1} of {self._load.turns}")
+        self._say(f"profiles, {turn + 1} of {max(self._load.profiled.values())}")
 
     def _alive(self, turn: int) -> list[str]:
         """The arms that have not failed; every other turn goes the other way round."""
@@ -143,10 +142,11 @@ class StepBench:
 
     def _answer(self, name: str, rows: int) -> None:
         said = []
+        tokens = max(1, _ANSWERED // max(rows, _LEAST_ANSWERS))
         while len(said) < _LEAST_ANSWERS:
             # Prompts that no round has.
             asked = self._prompts(rows, -1 - len(said))
-            said += agreement.greedy(self._servers[name], asked, ANSWERED)
+            said += agreement.greedy(self._servers[name], asked, tokens)
         answer = {"arm": name, "rows": rows, "said": [each.as_json() for each in said]}
         self.result["answers"].append(answer)
 

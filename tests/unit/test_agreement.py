@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from made_wheel import patchset
 from patchset import agreement
 from patchset.agreement import Alike, Said
 
@@ -51,3 +52,11 @@ def test_less_than_a_quarter_may_be_off_however_far(share, alike):
 def test_an_answer_goes_into_a_raw_file_and_back():
     said = answer((1, {1: -1.0, 2: -1.25}), (4, {4: -0.5, 3: -2.0}))
     assert Said.of_json(json.loads(json.dumps(said.as_json()))) == said
+
+
+@pytest.mark.parametrize("verb", [("smoke",), ("bench", "steps")])
+def test_the_rule_is_said_where_it_is_used(verb):
+    done = patchset(*verb, "--help")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "75% " in said and f"within {agreement.NEAR:g} " in said

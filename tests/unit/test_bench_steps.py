@@ -144,7 +144,7 @@ def test_the_table_for_a_person(out):
     # Twelve whole steps of each profile: 5 + 6 + 7 us, of which none overlap.
     assert lines[1].split()[-2:] == ["18.0", "36"]
     assert tokens == (
-        "alike  b against a: 75% of the log-probabilities within 0.00, 128 tokens equal, 0 of 32 "
+        "alike  b against a: 75% of the log-probabilities within 0.00, 512 tokens equal, 0 of 32 "
         "answers parted (random weights: no answer is right or wrong)"
     )
     assert last == f"raw file: {out}"
@@ -167,6 +167,14 @@ def test_profiles_take_turns_too(out):
     assert by_name == {"gemm": [5, 5, 1], "attention": [6, 6, 1], "ArgMax": [7, 7, 1]}
 
 
+def test_an_arm_may_be_profiled_less_often(out):
+    done = steps(out, patched(), patched(), options=("--profile", "a:1", "b"))
+    assert done.returncode == 0, done.stderr
+    ran = [(each["turn"], each["arm"]) for each in raw(out)["profiles"]]
+    once = [(0, "b"), (0, "a")]
+    assert ran == [*once, *once, (1, "b"), (1, "b"), (2, "b"), (2, "b")]
+
+
 def test_an_arm_is_compared_with_the_one_that_is_named(out):
     arms = (patched(), patched(), patched())
     options = ("--against", "c=a", "--against", "b=-")
@@ -183,6 +191,7 @@ def test_an_arm_is_compared_with_the_one_that_is_named(out):
         (("--against", "b=b"), "NAME=OTHER is expected"),
         (("--against", "c=a"), "NAME=OTHER is expected"),
         (("--profile", "c"), "--profile c: choose of a, b"),
+        (("--profile", "a:0"), "--profile a:0: '0' is no whole number above 0"),
         (("--rows", "4:1"), "a step lies between two tokens"),
         (("--rows", "0"), "'0' is no whole number above 0"),
         (("--profile-steps", "2"), "two of them are no figures"),
@@ -342,7 +351,7 @@ def test_one_number_of_rows_that_is_not_alike_is_not_hidden_by_the_others(
     done = steps(out, patched(), other)
     assert done.returncode == (Exit.NO if wrong else 0), done.stderr
     if wrong:
-        why = "64 of 64 are off by more than 0.1, a quarter by 0.11 or more"
+        why = "256 of 256 are off by more than 0.1, a quarter by 0.11 or more"
         assert f"WRONG  b against a: lists of 1 row: {why}" in done.stdout
         assert "lists of 4 rows" not in done.stdout and "alike" not in done.stdout
     else:

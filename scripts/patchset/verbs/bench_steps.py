@@ -85,7 +85,7 @@ def register(actions, layout: Layout) -> None:
     parser.add_argument(
         "--profile",
         nargs="*",
-        metavar="NAME",
+        metavar="NAME[:TURNS]",
         help="profile these arms too (without names: every one): the GPU's own time of a step, by "
         "kernel. Their servers must be on this machine",
     )
@@ -94,7 +94,8 @@ def register(actions, layout: Layout) -> None:
         type=_count,
         default=3,
         metavar="N",
-        help="profiles of each arm and number of rows, the arms taking turns (default: 3)",
+        help="profiles of each arm and number of rows where --profile says no other number, the arms "
+        "taking turns (default: 3)",
     )
     parser.add_argument(
         "--profile-steps",
@@ -253,17 +254,28 @@ def _against(arguments: argparse.Namespace, names: list[str]) -> dict[str, str |
 
 
 def _load(arguments: argparse.Namespace, names: list[str]) -> stepbench.Load:
-    profiled = arguments.profile
-    if profiled is not None and (unknown := sorted(set(profiled) - set(names))):
-        arguments.parser.error(f"--profile {unknown[0]}: choose of {', '.join(names)}")
     return stepbench.Load(
         rows=dict(arguments.rows or _ROWS),
         input_tokens=arguments.input_tokens,
         reps=arguments.reps,
-        profiled=() if profiled is None else tuple(profiled or names),
-        turns=arguments.profile_turns,
+        profiled=_profiled(arguments, names),
         steps=arguments.profile_steps,
     )
+
+
+def _profiled(arguments: argparse.Namespace, names: list[str]) -> dict[str, int]:
+    if arguments.profile is None:
+        return {}
+    found = {}
+    for text in arguments.profile or names:
+        name, _, turns = text.partition(":")
+        if name not in names:
+            arguments.parser.error(f"--profile {text}: choose of {', '.join(names)}")
+        try:
+            found[name] = _count(turns) if turns else arguments.profile_turns
+        except argparse.ArgumentTypeError as error:
+            arguments.parser.error(f"--profile {text}: {error}")
+    return found
 
 
 def _arm(text: str) -> Arm:

@@ -71,7 +71,9 @@ def add_options(parser: argparse.ArgumentParser, layout: Layout) -> None:
         choices=("real", "smoke-model", "random"),
         default="real",
         help="what is served: the real model; the trained test model, whose recorded answers are "
-        "compared; or random weights, which must agree with --reference (default: real)",
+        "compared; or random weights, of whose log-probabilities "
+        f"{references.SHARE:.0%}% must be within {agreement.NEAR:g} of those of --reference, for each "
+        "length of prompts: coarse, as no answer is right there (default: real)",
     )
     parser.add_argument(
         "--expected",
