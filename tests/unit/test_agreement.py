@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
-from made_wheel import patchset
+from made_wheel import ROOT
 from patchset import agreement
 from patchset.agreement import Alike, Said
 
@@ -56,7 +59,12 @@ def test_an_answer_goes_into_a_raw_file_and_back():
 
 @pytest.mark.parametrize("verb", [("smoke",), ("bench", "steps")])
 def test_the_rule_is_said_where_it_is_used(verb):
-    done = patchset(*verb, "--help")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "patchset", *verb, "--help"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "75% " in said and f"within {agreement.NEAR:g} " in said
