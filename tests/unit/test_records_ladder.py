@@ -9,44 +9,71 @@ import pytest
 
 from made_records import VALUES, Made, steps, write_raw
 from patchset.errors import Exit
-from patchset.records import figures, ladder, schema, server_steps
+from patchset.records import figures, ladder, rows, schema, server_steps
 
 FILE = "ci/checkpoints/raw/server-made/128k.json"
-# tok/s of a warm-up and of two counted runs, by rows.
-SPEEDS = {
-    "stock": {1: (90, 100, 110), 16: (90, 1000, 1000), 64: (90, 2000, 2000)},
-    "0030": {1: (9, 105, 105), 16: (9, 2000, 2000), 64: (9, 7000, 9000)},
+# ms of a step in a warm-up and in two counted lists, by rows.
+STEPS = {
+    "stock": {1: (90, 10, 10), 16: (90, 16, 16), 64: (90, 32, 32)},
+    "0030": {1: (9, 8, 10), 16: (9, 8, 8), 64: (9, 7, 9)},
 }
+BEST = [[[7, -1.0], [8, -1.5]]] * 3
+SAID = {"ids": [7, 7, 7], "best": BEST}
 
 
 def raw() -> dict:
-    """What a run of servers that take turns writes."""
+    """What `bench.sh steps` writes."""
     arms = [
         {
             "name": name,
-            "checkpoint": checkpoint,
-            "context": 131_072,
-            "layers": 4,
-            "model": "flash-slice-4-random",
-            "env": {"SGLANG_SM120_INDEXER": "on"} if name != "stock" else {},
-            "server_args": ["--tp", "1"],
-            "served": {"commit": "c" * 40 if name != "stock" else None},
+            "against": against,
+            "build": {
+                "release": "0.5.13",
+                "checkpoint": checkpoint,
+                "commit": "c" * 40 if against else None,
+                "state": "partly" if against else "stock",
+                "paths": {},
+            },
+            "settings": {
+                "served_model_name": "flash-4-layers-random",
+                "context_length": 131_072,
+            },
+            "model": {"weights": "random", "layers": 4, "expert_width": 64},
         }
-        for name, checkpoint in (("stock", "0000"), ("0030", "0030"))
-    ]
-    runs = [
-        {"arm": arm, "n": rows, "rep": rep, "tok_s": value, "ids": [[7, 8, 9]] * 2}
-        for arm, by_rows in SPEEDS.items()
-        for rows, values in by_rows.items()
-        for rep, value in enumerate(values)
+        for name, checkpoint, against in (
+            ("stock", "stock", None),
+            ("0030", "0030-indexer", "stock"),
+        )
     ]
     return {
-        "date": "2026-11-29",
+        "what": "decode steps of running servers that take turns",
+        "date": "2026-11-30",
         "machine": {"gpu": "NVIDIA H200", "torch": "2.11.0"},
-        "stand_ins": ["FlashInfer is absent", "weights are random"],
-        "load": {"input_tokens": 32, "output_tokens": {"64": 65}},
+        "notes": ["FlashInfer is absent", "weights are random"],
+        "load": {
+            "input_tokens": 32,
+            "output_tokens": {"1": 65, "16": 33, "64": 17},
+        },
         "arms": arms,
-        "runs": runs,
+        "runs": [
+            {"arm": arm, "rows": rows, "rep": rep, "step_ms": value}
+            for arm, by_rows in STEPS.items()
+            for rows, values in by_rows.items()
+            for rep, value in enumerate(values)
+        ],
+        "answers": [
+            {"arm": arm, "rows": rows, "said": [SAID] * rows}
+            for arm in STEPS
+            for rows in server_steps.ROWS
+        ],
+        "profiles": [
+            {"arm": arm, "rows": rows, "turn": turn, "busy_us": [time, time + turn]}
+            for arm, time in (("stock", 3000), ("0030", 1500))
+            for rows in server_steps.ROWS
+            for turn in range(3)
+        ],
+        "kernel_names": [],
+        "failed": [],
     }
 
 
@@ -57,31 +84,60 @@ def read(raw: dict, **select: str) -> dict:
 def test_an_arm_over_the_one_below_it():
     found = read(raw(), arm="0030", against="stock")
     result = found["result"]
-    # Repetition 0 warms up.
-    assert result["candidate"] == {"median": 8000, "min": 7000, "max": 9000, "n": 2}
-    assert (result["gain"], result["gain_min"]) == (4.0, 3.5)
-    assert result["rows"]["C=1"]["parent"]["median"] == 105
+    # Repetition 0 warms up; tok/s are rows over a step.
+    lists = {"min": 7111.11, "max": 9142.86, "n": 2}
+    assert result["candidate"] == {"median": 8126.98, **lists}
+    assert (result["parent"]["median"], result["gain"]) == (2000, 4.06349)
+    assert result["rows"]["C=1"]["parent"]["median"] == 100
     assert result["rows"]["C=16"]["gain"] == 2
     assert "64 rows, context 128K: 0030 against 0000" in found["what"]
     assert found["commit"] == "c" * 40 and found["correctness"]["ok"]
-    assert "FlashInfer is absent" in found["notes"]
+    assert "81 of 81 rows equal" in found["correctness"]["how"]
+    assert "FlashInfer is absent" in found["notes"] and result["is_step"]
+
+
+def test_the_gpus_own_time():
+    result = read(raw(), arm="0030", against="stock")["result"]
+    gpu = result["gpu"]["C=1"]
+    assert gpu["candidate"] == {"median": 1500, "min": 1500, "max": 1502, "n": 6}
+    assert (gpu["unit"], gpu["gain"]) == ("us", 2)
+    assert "; GPU time 2.00x" in rows.gain(result)
+
+
+@pytest.mark.parametrize("arm", ["0030", "stock"])
+def test_an_arm_without_a_profile_has_no_time_of_the_gpu(arm):
+    made = raw()
+    made["profiles"] = [each for each in made["profiles"] if each["arm"] != arm]
+    result = read(made, arm="0030", against="stock")["result"]
+    assert result["gpu"] == dict.fromkeys(("C=1", "C=16", "C=64"))
+    assert "GPU" not in rows.gain(result)
 
 
 def test_the_release_alone_has_no_gain():
     found = read(raw(), arm="stock")
     assert found["result"]["gain"] is None and found["correctness"] is None
-    assert found["result"]["rows"]["C=1"]["candidate"]["median"] == 105
+    assert found["result"]["rows"]["C=1"]["candidate"]["median"] == 100
+    assert found["result"]["gpu"]["C=64"]["candidate"]["n"] == 6
+    assert found["result"]["is_step"]
+    assert not read(raw(), arm="0030")["result"]["is_step"]
 
 
 def test_what_tells_two_arms_of_one_checkpoint_apart():
     made = raw()
-    made["arms"][0]["checkpoint"] = "0030"
-    assert (
-        "without SGLANG_SM120_INDEXER"
-        in read(made, arm="0030", against="stock")["what"]
-    )
-    made["arms"][0]["context"] = 8_192
-    assert "0030 against 0030 at 8K" in read(made, arm="0030", against="stock")["what"]
+    made["arms"][0]["build"]["checkpoint"] = "0030-indexer"
+    what = read(made, arm="0030", against="stock")["what"]
+    assert "0030 against 0030 (0030 against stock)" in what
+    made["arms"][0]["settings"]["context_length"] = 8_192
+    found = read(made, arm="0030", against="stock")
+    assert "0030 against 0030 at 8K" in found["what"]
+    assert not found["result"]["is_step"]
+    made["arms"][0]["build"]["checkpoint"] = "stock"
+    assert not read(made, arm="0030", against="stock")["result"]["is_step"]
+    made["arms"][0]["settings"]["context_length"] = 131_072
+    made["arms"][0]["model"] = {"weights": "random", "layers": 43, "expert_width": 64}
+    found = read(made, arm="0030", against="stock")
+    assert "against 0000 with 43 layers" in found["what"]
+    assert not found["result"]["is_step"]
 
 
 def test_a_context_for_a_person():
@@ -89,21 +145,56 @@ def test_a_context_for_a_person():
     assert told == ["8K", "128K", "1M"]
 
 
-def test_other_first_tokens_are_a_wrong_server():
+def said(token: int) -> dict:
+    """Another token at the second place."""
+    other = [[token, -1.0], [7, -1.2]]
+    return {"ids": [7, token, 7], "best": [BEST[0], other, BEST[0]]}
+
+
+def test_other_tokens_where_none_are_level_are_a_wrong_server():
     made = raw()
-    for run in made["runs"]:
-        if run["arm"] == "0030":
-            run["ids"] = [[7, 1, 9], [1, 8, 9]]
+    for answer in made["answers"]:
+        if answer["arm"] == "0030" and answer["rows"] == 16:
+            answer["said"] = [SAID] * 10 + [said(8)] * 6
     found = read(made, arm="0030", against="stock")["correctness"]
-    assert not found["ok"] and "first equal in 9 of 18 rows" in found["how"]
-    assert "9 of 54 before a row parts" in found["how"]
+    assert not found["ok"] and "75 of 81 rows equal" in found["how"]
+    assert found["why"] == "6 of 81 rows part where no two tokens are level"
 
 
-@pytest.mark.parametrize("rows", server_steps.ROWS)
-def test_a_load_that_was_only_warmed_up_is_no_figure(rows):
+def test_other_tokens_where_two_are_level_are_not():
     made = raw()
-    made["runs"] = [run for run in made["runs"] if run["n"] != rows or not run["rep"]]
-    with pytest.raises(figures.Unreadable, match=f"no counted run of {rows} rows"):
+    level = {"ids": [7, 7, 7], "best": [[[7, -1.0], [8, -1.2]]] * 3}
+    for answer in made["answers"]:
+        answer["said"] = [level if answer["arm"] == "stock" else said(8)] * len(
+            answer["said"]
+        )
+    found = read(made, arm="0030", against="stock")["correctness"]
+    assert found["ok"] and "81 part at level tokens" in found["how"]
+    assert "162 of 162 places are level" in found["how"]
+
+
+def test_an_arm_that_was_not_asked_for_tokens_proves_nothing():
+    made = raw()
+    made["answers"] = []
+    with pytest.raises(figures.Unreadable, match="were not asked for tokens"):
+        read(made, arm="0030", against="stock")
+
+
+@pytest.mark.parametrize("arm", ["0030", "stock"])
+def test_an_arm_that_failed_is_no_figure(arm):
+    made = raw()
+    made["failed"] = [{"arm": arm, "what": "no server answers", "where": None}]
+    with pytest.raises(figures.Unreadable, match=f"{arm} failed while it was measured"):
+        read(made, arm="0030", against="stock")
+
+
+@pytest.mark.parametrize("count", server_steps.ROWS)
+def test_a_load_that_was_only_warmed_up_is_no_figure(count):
+    made = raw()
+    made["runs"] = [
+        run for run in made["runs"] if run["rows"] != count or not run["rep"]
+    ]
+    with pytest.raises(figures.Unreadable, match=f"no counted run of {count} rows"):
         read(made, arm="0030", against="stock")
 
 
@@ -118,7 +209,7 @@ def made(own) -> Made:
     recorded = Made(own)
     commit = steps(recorded.root, VALUES)["steps"][3]["commit"]
     data = raw()
-    data["arms"][1]["served"]["commit"] = commit
+    data["arms"][1]["build"]["commit"] = commit
     file = write_raw(recorded.root, data, FILE)
     for id, *select in (
         ("0000-stock", "arm=stock"),
@@ -135,34 +226,41 @@ def made(own) -> Made:
 def test_the_ladder_on_the_page_and_its_chart(made):
     page = made.page.read_text()
     assert "## A ladder of real servers" in page
+    assert "flash 4 build/slice-4 --expert-width 64" in page
     assert (
-        "| [0000-stock](ci/checkpoints/0000-stock.json) | context 128K: 0000 | 105 | 1,000 | 2,000 | 2 |"
+        "| context 128K: 0000 | 100 | 1,000 | 2,000 | 3,000 | 3,000 | 3,000 | 2 |"
         in page
     )
-    row = "context 128K: 0030 against 0000 | 105 (1.00x) | 2,000 (2.00x) | 8,000 (4.00x) | 2 |"
-    assert row in page and f"![tok/s over the checkpoints]({ladder.CHART})" in page
-    assert "| 4.00x (2,000 tok/s to 8,000 tok/s) | decode step of a real server" in page
+    row = "0030 against 0000 | 112 (1.12x) | 2,000 (2.00x) | 8,127 (4.06x) |"
+    assert f"{row} 1,500 (2.00x) | 1,500 (2.00x) | 1,500 (2.00x) | 2 |" in page
+    assert f"![tok/s over the checkpoints]({ladder.CHART})" in page
+    gain = "| 4.06x (2,000 tok/s to 8,127 tok/s); GPU time 2.00x | decode step of a"
+    assert gain in page
     drawn = (made.root / ladder.CHART).read_text()
-    for text in ("8,000", "105", "C=64", ">0000 stock</text>", ">0030 indexer</text>"):
+    for text in ("8,127", "100", "C=64", ">0000 stock</text>", ">0030 indexer</text>"):
         assert text in drawn
     code, told = made.verify()
     assert code == 0 and told["stale"] == []
 
 
-@pytest.mark.parametrize("against", ["0030@8k", "0030-off"])
-def test_a_checkpoint_beside_itself_is_no_step_of_the_chart(against):
+def test_a_checkpoint_beside_itself_is_no_step_of_the_chart():
     def drawn(*pairs):
         measured = [
             read(data, arm=arm, **({"against": over} if over else {}))
-            | {"reader": "server-steps", "select": {"arm": arm, "against": over}}
+            | {"reader": "server-steps"}
             for arm, over in pairs
         ]
         return ladder.drawn({"0030-indexer": {"measurements": measured}})
 
     data = raw()
-    data["arms"].append(data["arms"][1] | {"name": against, "env": {"A": "off"}})
-    data["runs"] += [r | {"arm": against} for r in data["runs"] if r["arm"] == "0030"]
-    pairs = [("0030", "stock"), ("0030", against)]
+    near = copy.deepcopy(data["arms"][1]) | {"name": "0030-8k"}
+    near["settings"]["context_length"] = 8_192
+    data["arms"].append(near)
+    for part in ("runs", "answers"):
+        data[part] += [
+            each | {"arm": "0030-8k"} for each in data[part] if each["arm"] == "0030"
+        ]
+    pairs = [("0030", "stock"), ("0030", "0030-8k")]
     assert drawn(*pairs) == drawn(pairs[0])
     assert drawn(pairs[1]) is None
 
@@ -172,7 +270,7 @@ def test_a_page_without_a_chart_names_none(own):
     steps(recorded.root, VALUES)
     data = raw()
     for arm in data["arms"]:
-        arm["context"] = 8_192
+        arm["settings"]["context_length"] = 8_192
     file = write_raw(recorded.root, data, FILE)
     words = ("--select", "arm=stock", "--reader", "server-steps", "--raw", file)
     done = recorded.run("record", "0000-stock", *words, "--command", "c")
@@ -184,7 +282,7 @@ def test_a_page_without_a_chart_names_none(own):
 
 def test_a_changed_chart_is_found_out(made):
     chart = made.root / ladder.CHART
-    chart.write_text(chart.read_text().replace("8,000", "9,000"))
+    chart.write_text(chart.read_text().replace("8,127", "9,127"))
     code, told = made.verify()
     assert code == Exit.NO
     assert told["problems"] == [f"{ladder.CHART} is not what the records render"]
@@ -192,7 +290,7 @@ def test_a_changed_chart_is_found_out(made):
 
 def test_a_changed_digit_of_the_raw_file_is_found_out(made):
     file = made.root / FILE
-    file.write_text(file.read_text().replace('"tok_s": 9000', '"tok_s": 9001'))
+    file.write_text(file.read_text().replace('"step_ms": 7\n', '"step_ms": 6\n'))
     code, told = made.verify()
     assert code == Exit.NO
     assert any("the raw files give" in text for text in told["problems"])

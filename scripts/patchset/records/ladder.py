@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from . import chart, rows, server_steps
@@ -15,9 +14,14 @@ _LOADS = tuple(f"C={count}" for count in server_steps.ROWS)
 _HEADER = """## A ladder of real servers
 
 Decode tok/s of servers that took turns on one {gpu}: {layers} layers of Flash, random weights, {tokens} tokens of text. Not figures of an
-sm_120 card: read the gains over the step below, in brackets. Each raw file names what stood in for what. The steps were timed by a client that
-streams one list of prompts and that is not kept here: the commands above give a comparable figure, not the same one, and `bench.sh serving` may
-refuse a pair whose random weights answer otherwise, as a patch that rounds otherwise (0060, 0090) makes them.
+sm_120 card: read the gains over the step below, in brackets. Each raw file names what stood in for what. Where a step waits for the host, as
+few layers do from 0060 on, its time says little of a patch: `GPU` is the GPU's own time of a step, in us, from the server's profiler. Tokens
+are compared as `scripts/bench.sh steps` does it: random weights have no right answer. Before a row's command above:
+
+```sh
+scripts/apply.sh && git -C build/sglang-0.5.13 worktree add ../at-0000 checkpoint/0000-stock    # for rows over 0000
+python3 ci/slice_model.py flash {some_layers} build/slice-{some_layers} --expert-width {width}    # needs the package tokenizers
+```
 
 """
 _IMAGE = f"![tok/s over the checkpoints]({CHART})\n\n"
@@ -42,15 +46,18 @@ def section(known: Mapping[str, Mapping]) -> str:
     head = _HEADER.format(
         gpu=_all([each["machine"]["gpu"] for _, each in measured]),
         layers=_all([each["result"]["layers"] for _, each in measured]),
+        some_layers=measured[0][1]["result"]["layers"],
+        width=measured[0][1]["model"]["expert_width"],
         tokens=_all([each["result"]["input_tokens"] for _, each in measured]),
     )
     if drawn(known):
         head += _IMAGE
-    table = [("record", "what", *_LOADS, "n")]
+    table = [("record", "what", *_LOADS, *(f"{load}, GPU" for load in _LOADS), "n")]
     for id, each in measured:
         by_rows = each["result"]["rows"]
         what = each["result"]["compared"]
-        cells = (_cell(by_rows[load]) for load in _LOADS)
+        cells = [_cell(by_rows[load]) for load in _LOADS]
+        cells += [_cell(each["result"]["gpu"][load]) for load in _LOADS]
         least = min(by_rows[load]["candidate"]["n"] for load in _LOADS)
         table.append((f"[{id}](ci/checkpoints/{id}.json)", what, *cells, str(least)))
     return head + rows.table(table)
@@ -61,7 +68,7 @@ def drawn(known: Mapping[str, Mapping]) -> str | None:
     steps = [
         (id, each)
         for id, each in of(known)
-        if each["result"]["context"] == CONTEXT and _is_step(each)
+        if each["result"]["context"] == CONTEXT and each["result"]["is_step"]
     ]
     if not steps:
         return None
@@ -80,17 +87,9 @@ def _all(values: list) -> str:
     return " or ".join(map(str, dict.fromkeys(values)))
 
 
-def _is_step(measurement: Mapping) -> bool:
-    """Whether a measurement is of its checkpoint over the one below, and of no flag or context alone."""
-    select = measurement["select"]
-    # An arm is named by its checkpoint, then "-" and a flag or "@" and a context.
-    of, over = (
-        re.match("[^-@]*", select.get(part, ""))[0] for part in ("arm", "against")
-    )
-    return of != over
-
-
-def _cell(result: Mapping) -> str:
+def _cell(result: Mapping | None) -> str:
+    if result is None:
+        return "none"
     value = f"{result['candidate']['median']:,.0f}"
     return (
         value if result["gain"] is None else f"{value} ({rows.times(result['gain'])})"

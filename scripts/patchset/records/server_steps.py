@@ -1,8 +1,6 @@
-"""How decode steps of servers that were alive together are read: one arm of a ladder and the one below it.
+"""How a raw file of `scripts/bench.sh steps` is read: one arm, or one over another.
 
-The raw file has `arms` (name, checkpoint, context, layers, flags, arguments, and what each said of itself)
-and `runs`: an arm, the rows `n` that it decoded at once, the repetition `rep` (0 warms up), the time of a
-step, tok/s, and the first tokens of some rows.
+The form of the file is described in stepbench.
 """
 
 from __future__ import annotations
@@ -10,47 +8,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .. import stepsummary
 from . import figures
 
+STOCK = "0000"
+# The numbers of rows that the page of checkpoints has a column for.
 ROWS = (1, 16, 64)
-# Whole texts part where two tokens are level, so only the first token of a row is asked to be the same. Random
-# weights are level often: a patch that rounds otherwise may fall short of this without being wrong.
-_AGREE = 0.9
 
 
 def read(raws: Mapping[str, Any], select: Mapping[str, str]) -> dict[str, Any]:
     """The derived fields of one arm, against another where `against` is selected."""
     (raw,) = raws.values()
-    arm = figures.one(raw["arms"], "name", select["arm"])
+    arm = _whole(raw, select["arm"])
     below = select.get("against")
-    against = figures.one(raw["arms"], "name", below) if below else None
-    by_rows = {f"C={rows}": _result(raw, arm, against, rows) for rows in ROWS}
-    where = f"context {context(arm['context'])}"
-    over = f" against {against['checkpoint']}{_unlike(arm, against)}" if against else ""
-    compared = f"{where}: {arm['checkpoint']}{over}"
+    against = _whole(raw, below) if below else None
+    by_rows = {f"C={rows}": _speeds(raw, arm, against, rows) for rows in ROWS}
+    where = f"context {context(_context(arm))}"
+    over = f" against {checkpoint(against)}{_unlike(arm, against)}" if against else ""
+    compared = f"{where}: {checkpoint(arm)}{over}"
+    settings, model = arm["settings"], arm["model"]
+    shape = f"{model['layers']} layers, experts of {model['expert_width']}"
+    tokens = raw["load"]["input_tokens"]
     return {
-        "what": f"decode step of a real server, {arm['layers']} layers, {ROWS[-1]} rows, {compared}",
+        "what": f"decode step of a real server, {model['layers']} layers, {ROWS[-1]} rows, {compared}",
         "date": raw["date"],
-        "commit": arm["served"]["commit"],
-        "flags": arm["env"],
+        "commit": arm["build"]["commit"],
+        "flags": arm["build"]["paths"],
         "machine": raw["machine"],
-        "model": {"id": arm["model"], "weights": "random"},
-        "server_args": arm["server_args"],
+        "model": {"id": settings.get("served_model_name"), **model},
+        "server_args": settings,
         "workload": {
-            "id": f"server-steps: {raw['load']['input_tokens']} tokens, {where},"
-            f" {arm['layers']} layers",
+            "id": f"server-steps: {tokens} tokens, {where}, {shape}",
             "sha256": None,
         },
         "result": {
             **by_rows[f"C={ROWS[-1]}"],
             "rows": by_rows,
-            "context": arm["context"],
-            "layers": arm["layers"],
-            "input_tokens": raw["load"]["input_tokens"],
+            "gpu": {f"C={rows}": _gpu(raw, arm, against, rows) for rows in ROWS},
+            "context": _context(arm),
+            "layers": model["layers"],
+            "input_tokens": tokens,
             "compared": compared,
+            "is_step": _is_step(arm, against),
         },
         "correctness": _correctness(raw, arm, against),
-        "notes": "; ".join(raw["stand_ins"]),
+        "notes": "; ".join(raw["notes"]),
     }
 
 
@@ -60,58 +62,88 @@ def context(tokens: int) -> str:
     return f"{thousands // 1024}M" if thousands >= 1024 else f"{thousands}K"
 
 
-def _result(raw: Mapping, arm: Mapping, against: Mapping | None, rows: int) -> dict:
-    arms = [arm, *([against] if against else [])]
+def checkpoint(arm: Mapping) -> str:
+    """The number of the patch that an arm stands at; 0000 is the release."""
+    name = arm["build"]["checkpoint"]
+    return STOCK if name == "stock" else name[:4]
+
+
+def _whole(raw: Mapping, name: str) -> Mapping:
+    for failed in raw["failed"]:
+        if failed["arm"] == name:
+            raise figures.Unreadable(
+                f"{name} failed while it was measured: {failed['what']}"
+            )
+    return figures.one(raw["arms"], "name", name)
+
+
+def _context(arm: Mapping) -> int:
+    return arm["settings"]["context_length"]
+
+
+def _is_step(arm: Mapping, against: Mapping | None) -> bool:
+    """Whether the patch alone tells an arm from the other; the release alone is the first step."""
+    if against is None:
+        return checkpoint(arm) == STOCK
+    return not _unlike(arm, against) and checkpoint(arm) != checkpoint(against)
+
+
+def _speeds(raw: Mapping, arm: Mapping, against: Mapping | None, rows: int) -> dict:
     counted = [
-        figures.arm([run["tok_s"] for run in _runs(raw, each, rows) if run["rep"]])
-        for each in arms
+        figures.arm([rows / step * 1e3 for step in _steps(raw, each, rows)])
+        for each in _both(arm, against)
     ]
     return figures.result("tok/s", "higher", counted[0], (*counted, None)[1])
+
+
+def _steps(raw: Mapping, arm: Mapping, rows: int) -> list[float]:
+    found = stepsummary.steps_ms(raw, arm["name"], rows)
+    if not found:
+        raise figures.Unreadable(f"{arm['name']} has no counted run of {rows} rows")
+    return found
+
+
+def _gpu(raw: Mapping, arm: Mapping, against: Mapping | None, rows: int) -> dict | None:
+    """The GPU's own time of a step; None where an arm was not profiled."""
+    busy = [
+        stepsummary.busy_us(raw, each["name"], rows) for each in _both(arm, against)
+    ]
+    if not all(busy):
+        return None
+    candidate, parent = (*map(figures.arm, busy), None)[:2]
+    return figures.result("us", "lower", candidate, parent)
+
+
+def _both(arm: Mapping, against: Mapping | None) -> list[Mapping]:
+    return [arm, *([against] if against else [])]
 
 
 def _unlike(arm: Mapping, against: Mapping) -> str:
     """What else than the checkpoint tells two arms apart."""
     told = []
-    if arm["context"] != against["context"]:
-        told.append(f" at {context(against['context'])}")
-    if arm["checkpoint"] == against["checkpoint"] and arm["env"] != against["env"]:
-        changed = dict(set(arm["env"].items()) - set(against["env"].items()))
-        told.append(f" without {' '.join(sorted(changed))}")
+    if _context(arm) != _context(against):
+        told.append(f" at {context(_context(against))}")
+    if arm["model"] != against["model"]:
+        told.append(f" with {against['model']['layers']} layers")
+    if checkpoint(arm) == checkpoint(against) and not told:
+        told.append(f" ({arm['name']} against {against['name']})")
     return "".join(told)
 
 
 def _correctness(raw: Mapping, arm: Mapping, against: Mapping | None) -> dict | None:
     if against is None:
         return None
-    pairs = [
-        (mine, other)
-        for rows in ROWS
-        for run in _runs(raw, arm, rows)
-        for parent in _runs(raw, against, rows)
-        if run["rep"] == parent["rep"]
-        for mine, other in zip(run["ids"], parent["ids"], strict=True)
-    ]
-    first = sum(mine[0] == other[0] for mine, other in pairs)
-    led = [_lead(mine, other) for mine, other in pairs]
-    every = sum(min(map(len, pair)) for pair in pairs)
-    ok = bool(pairs) and first >= _AGREE * len(pairs)
+    found = stepsummary.compared(raw, arm["name"], against["name"])
+    if found is None:
+        raise figures.Unreadable(
+            f"{arm['name']} and {against['name']} were not asked for tokens"
+        )
     return {
-        "ok": ok,
-        "how": f"greedy tokens of the same prompts: the first equal in {first} of {len(pairs)} rows,"
-        f" {sum(led)} of {every} before a row parts",
-        "why": None if ok else "the first tokens differ in too many rows",
+        "ok": not found.wrong,
+        "how": f"greedy tokens of the same prompts: {found.line()}",
+        "why": (
+            f"{len(found.wrong)} of {found.count} rows part where no two tokens are level"
+            if found.wrong
+            else None
+        ),
     }
-
-
-def _runs(raw: Mapping, arm: Mapping, rows: int) -> list[Mapping]:
-    found = [
-        run for run in raw["runs"] if (run["arm"], run["n"]) == (arm["name"], rows)
-    ]
-    if not any(run["rep"] for run in found):
-        raise figures.Unreadable(f"{arm['name']} has no counted run of {rows} rows")
-    return found
-
-
-def _lead(mine: list[int], other: list[int]) -> int:
-    same = [a == b for a, b in zip(mine, other)]
-    return same.index(False) if False in same else len(same)
