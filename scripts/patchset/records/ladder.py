@@ -44,7 +44,7 @@ def section(known: Mapping[str, Mapping]) -> str:
     if not measured:
         return ""
     head = _HEADER.format(
-        gpu=_all([each["machine"]["gpu"] for _, each in measured]),
+        gpu=_all([(each["machine"] or {}).get("gpu", "GPU") for _, each in measured]),
         layers=_all([each["result"]["layers"] for _, each in measured]),
         some_layers=measured[0][1]["result"]["layers"],
         width=measured[0][1]["model"]["expert_width"],
