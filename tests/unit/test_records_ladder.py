@@ -90,7 +90,7 @@ def test_an_arm_over_the_one_below_it():
     assert (result["parent"]["median"], result["gain"]) == (2000, 4.06349)
     assert result["rows"]["C=1"]["parent"]["median"] == 100
     assert result["rows"]["C=16"]["gain"] == 2
-    assert "64 rows, context 128K: 0030 against 0000" in found["what"]
+    assert "64 rows, 4 layers, context 128K: 0030 against 0000" in found["what"]
     assert found["commit"] == "c" * 40 and found["correctness"]["ok"]
     assert "81 of 81 rows equal" in found["correctness"]["how"]
     assert "FlashInfer is absent" in found["notes"] and result["is_step"]
@@ -228,7 +228,7 @@ def test_the_ladder_on_the_page_and_its_chart(made):
     assert "## A ladder of real servers" in page
     assert "flash 4 build/slice-4 --expert-width 64" in page
     assert (
-        "| context 128K: 0000 | 100 | 1,000 | 2,000 | 3,000 | 3,000 | 3,000 | 2 |"
+        "| 4 layers, context 128K: 0000 | 100 | 1,000 | 2,000 | 3,000 | 3,000 | 3,000 | 2 |"
         in page
     )
     row = "0030 against 0000 | 112 (1.12x) | 2,000 (2.00x) | 8,127 (4.06x) |"
@@ -277,7 +277,7 @@ def test_a_page_without_a_chart_names_none(own):
     assert done.returncode == 0, done.stderr
     assert recorded.run("render").returncode == 0
     page = recorded.page.read_text()
-    assert "context 8K: 0000" in page and ladder.CHART not in page
+    assert "4 layers, context 8K: 0000" in page and ladder.CHART not in page
 
 
 def test_a_changed_chart_is_found_out(made):

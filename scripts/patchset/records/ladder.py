@@ -13,7 +13,7 @@ _LOADS = tuple(f"C={count}" for count in server_steps.ROWS)
 
 _HEADER = """## A ladder of real servers
 
-Decode tok/s of servers that took turns on one {gpu}: {layers} layers of Flash, random weights, {tokens} tokens of text. Not figures of an
+Decode tok/s of servers that took turns on one {gpu}: layers of Flash with narrow experts, random weights, {tokens} tokens of text. Not figures of an
 sm_120 card: read the gains over the step below, in brackets. Each raw file names what stood in for what. Where a step waits for the host, as
 few layers do from 0060 on, its time says little of a patch: `GPU` is the GPU's own time of a step, in us, from the server's profiler. Tokens
 are compared as `scripts/bench.sh steps` does it: random weights have no right answer. Before a row's command above:
@@ -28,14 +28,14 @@ _IMAGE = f"![tok/s over the checkpoints]({CHART})\n\n"
 
 
 def of(known: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
-    """The measurements of servers' steps with the ids of their records, in order, by context."""
+    """The measurements of servers' steps with the ids of their records, in order, few layers first."""
     found = [
         (id, each)
         for id, record in known.items()
         for each in record["measurements"]
         if each["reader"] == _READER
     ]
-    return sorted(found, key=lambda pair: pair[1]["result"]["context"] != CONTEXT)
+    return sorted(found, key=lambda pair: _place(pair[1]["result"]))
 
 
 def section(known: Mapping[str, Mapping]) -> str:
@@ -45,7 +45,6 @@ def section(known: Mapping[str, Mapping]) -> str:
         return ""
     head = _HEADER.format(
         gpu=_all([(each["machine"] or {}).get("gpu", "GPU") for _, each in measured]),
-        layers=_all([each["result"]["layers"] for _, each in measured]),
         some_layers=measured[0][1]["result"]["layers"],
         width=measured[0][1]["model"]["expert_width"],
         tokens=_all([each["result"]["input_tokens"] for _, each in measured]),
@@ -80,6 +79,12 @@ def drawn(known: Mapping[str, Mapping]) -> str | None:
     return chart.draw(
         "tok/s over the checkpoints, context 128K (log scale)", names, lines
     )
+
+
+def _place(result: Mapping) -> tuple:
+    """Few layers before many, steps before comparisons of contexts, the chart's context first."""
+    near = result["context"] != CONTEXT
+    return result["layers"], not result["is_step"], near, result["context"]
 
 
 def _all(values: list) -> str:

@@ -23,14 +23,13 @@ def read(raws: Mapping[str, Any], select: Mapping[str, str]) -> dict[str, Any]:
     below = select.get("against")
     against = _whole(raw, below) if below else None
     by_rows = {f"C={rows}": _speeds(raw, arm, against, rows) for rows in ROWS}
-    where = f"context {context(_context(arm))}"
+    where = f"{arm['model']['layers']} layers, context {context(_context(arm))}"
     over = f" against {checkpoint(against)}{_unlike(arm, against)}" if against else ""
     compared = f"{where}: {checkpoint(arm)}{over}"
     settings, model = arm["settings"], arm["model"]
-    shape = f"{model['layers']} layers, experts of {model['expert_width']}"
     tokens = raw["load"]["input_tokens"]
     return {
-        "what": f"decode step of a real server, {model['layers']} layers, {ROWS[-1]} rows, {compared}",
+        "what": f"decode step of a real server, {ROWS[-1]} rows, {compared}",
         "date": raw["date"],
         "commit": arm["build"]["commit"],
         "flags": arm["build"]["paths"],
@@ -38,7 +37,8 @@ def read(raws: Mapping[str, Any], select: Mapping[str, str]) -> dict[str, Any]:
         "model": {"id": settings.get("served_model_name"), **model},
         "server_args": settings,
         "workload": {
-            "id": f"server-steps: {tokens} tokens, {where}, {shape}",
+            "id": f"server-steps: {tokens} tokens, {where}, experts of"
+            f" {model['expert_width']}",
             "sha256": None,
         },
         "result": {
