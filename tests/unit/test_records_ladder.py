@@ -92,7 +92,7 @@ def test_an_arm_over_the_one_below_it():
     assert result["rows"]["C=16"]["gain"] == 2
     assert "64 rows, 4 layers, context 128K: 0030 against 0000" in found["what"]
     assert found["commit"] == "c" * 40 and found["correctness"]["ok"]
-    assert "81 of 81 rows equal" in found["correctness"]["how"]
+    assert "243 tokens equal, 0 of 81 answers parted" in found["correctness"]["how"]
     assert "FlashInfer is absent" in found["notes"] and result["is_step"]
 
 
@@ -145,32 +145,21 @@ def test_a_context_for_a_person():
     assert told == ["8K", "128K", "1M"]
 
 
-def said(token: int) -> dict:
-    """Another token at the second place."""
-    other = [[token, -1.0], [7, -1.2]]
-    return {"ids": [7, token, 7], "best": [BEST[0], other, BEST[0]]}
-
-
-def test_other_tokens_where_none_are_level_are_a_wrong_server():
+@pytest.mark.parametrize("others, ok", [(3, True), (8, False)])
+def test_answers_are_judged_for_each_number_of_rows(others, ok):
     made = raw()
+    other = {"ids": [9, 9, 9], "best": [[[9, -1.0], [8, -1.5]]] * 3}
     for answer in made["answers"]:
         if answer["arm"] == "0030" and answer["rows"] == 16:
-            answer["said"] = [SAID] * 10 + [said(8)] * 6
+            answer["said"] = [SAID] * (16 - others) + [other] * others
     found = read(made, arm="0030", against="stock")["correctness"]
-    assert not found["ok"] and "75 of 81 rows equal" in found["how"]
-    assert found["why"] == "6 of 81 rows part where no two tokens are level"
-
-
-def test_other_tokens_where_two_are_level_are_not():
-    made = raw()
-    level = {"ids": [7, 7, 7], "best": [[[7, -1.0], [8, -1.2]]] * 3}
-    for answer in made["answers"]:
-        answer["said"] = [level if answer["arm"] == "stock" else said(8)] * len(
-            answer["said"]
-        )
-    found = read(made, arm="0030", against="stock")["correctness"]
-    assert found["ok"] and "81 part at level tokens" in found["how"]
-    assert "162 of 162 places are level" in found["how"]
+    assert found["ok"] is ok
+    if ok:
+        assert f"{3 * (81 - 3)} tokens equal, 3 of 81 answers parted" in found["how"]
+        assert found["why"] is None
+    else:
+        why = "lists of 16 rows: 8 of 32 are off by more than 0.1"
+        assert found["why"].startswith(why) and "within" not in found["how"]
 
 
 def test_an_arm_that_was_not_asked_for_tokens_proves_nothing():

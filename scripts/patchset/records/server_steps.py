@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .. import stepsummary
+from .. import agreement, stepsummary
 from . import figures
 
 STOCK = "0000"
@@ -134,16 +134,14 @@ def _correctness(raw: Mapping, arm: Mapping, against: Mapping | None) -> dict | 
     if against is None:
         return None
     found = stepsummary.compared(raw, arm["name"], against["name"])
-    if found is None:
+    if not found:
         raise figures.Unreadable(
             f"{arm['name']} and {against['name']} were not asked for tokens"
         )
+    wrong = agreement.wrong(found)
+    how = "greedy answers to the same prompts, for each number of rows"
     return {
-        "ok": not found.wrong,
-        "how": f"greedy tokens of the same prompts: {found.line()}",
-        "why": (
-            f"{len(found.wrong)} of {found.count} rows part where no two tokens are level"
-            if found.wrong
-            else None
-        ),
+        "ok": not wrong,
+        "how": how if wrong else f"{how}: {agreement.line(found)}",
+        "why": "; ".join(wrong) or None,
     }
