@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
+
+from measured_steps import kernels, raw
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -12,18 +13,17 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_work_that_remains_is_what_the_profile_says():
     page = (ROOT / "docs/remaining.md").read_text()
     text = " ".join(page.split())
-    file = "ci/checkpoints/raw/server-h200-series/128k.json"
+    file = "ci/checkpoints/raw/server-h200-steps/128k.json"
     assert f"(../{file})" in page
-    profiles = json.loads((ROOT / file).read_text())["profiles"]
-    many, one = (profiles[f"0090 C={rows}"] for rows in (64, 1))
+    many, one = (kernels(raw("128k"), "0090", rows) for rows in (64, 1))
 
-    def took(profile: dict, part: str) -> tuple[float, float]:
+    def took(profile: dict[str, float], part: str) -> tuple[float, float]:
         """Microseconds of the kernels with these words in their names, and their share."""
-        found = [time for name, time, _ in profile["by_kernel"] if part in name]
+        found = [time for name, time in profile.items() if part in name]
         assert found, part
-        return sum(found), sum(found) / profile["busy_us"]
+        return sum(found), sum(found) / sum(profile.values())
 
-    busy = [f"{each['busy_us'] / 1e3:.1f} ms" for each in (many, one)]
+    busy = [f"{sum(each.values()) / 1e3:.2f} ms" for each in (many, one)]
     assert f"of {busy[0]} at 64 rows and {busy[1]} at one row" in text
     stated = re.findall(r"^\| `(.+)` \| ([\d,]+) \| (\S+) \| (.*) \|$", page, re.M)
     assert len(stated) == 8
@@ -42,5 +42,19 @@ def test_the_work_that_remains_is_what_the_profile_says():
         assert words.format(*shares) in text
     experts = (f"{took(each, 'fused_moe_kernel')[1]:.0%}" for each in (many, one))
     assert "experts {} and {}".format(*experts) in text
-    names = [name for each in (many, one) for name, *_ in each["by_kernel"]]
+    names = [*many, *one]
     assert not [name for name in names if "sgemm" in name or "f32f32" in name]
+    share = took(kernels(raw("128k"), "0070", 64), "sgemm")[1]
+    assert f"`sgemm` of hc_pre, {share:.1%} of a step at 64 rows" in text
+    deep = [kernels(raw("43"), "0090-128k", rows) for rows in (64, 1)]
+    for part, words in (
+        ("_hc_head_kernel", "hc_head is {} and {}, hc_post"),
+        ("mhc_post_tilelang_kernel", "hc_post {} and {}"),
+        ("hc_split_sinkhorn_kernel", "hc_split_sinkhorn {} and {}"),
+    ):
+        assert words.format(*(f"{took(each, part)[1]:.1%}" for each in deep)) in text
+    both = [
+        took(each, "hc_pre_few")[1] + took(each, "_weighted_sum_kernel")[1]
+        for each in deep
+    ]
+    assert "weighted sum {:.1%} and {:.1%}".format(*both) in text

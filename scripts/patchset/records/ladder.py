@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from . import chart, rows, server_steps
 
@@ -20,7 +20,7 @@ are compared as `scripts/bench.sh steps` does it: random weights have no right a
 
 ```sh
 scripts/apply.sh && git -C build/sglang-0.5.13 worktree add ../at-0000 checkpoint/0000-stock    # for rows over 0000
-python3 ci/slice_model.py flash {some_layers} build/slice-{some_layers} --expert-width {width}    # needs the package tokenizers
+{slices}
 ```
 
 """
@@ -45,8 +45,7 @@ def section(known: Mapping[str, Mapping]) -> str:
         return ""
     head = _HEADER.format(
         gpu=_all([(each["machine"] or {}).get("gpu", "GPU") for _, each in measured]),
-        some_layers=measured[0][1]["result"]["layers"],
-        width=measured[0][1]["model"]["expert_width"],
+        slices="\n".join(_slices(each for _, each in measured)),
         tokens=_all([each["result"]["input_tokens"] for _, each in measured]),
     )
     if drawn(known):
@@ -60,6 +59,16 @@ def section(known: Mapping[str, Mapping]) -> str:
         least = min(by_rows[load]["candidate"]["n"] for load in _LOADS)
         table.append((f"[{id}](ci/checkpoints/{id}.json)", what, *cells, str(least)))
     return head + rows.table(table)
+
+
+def _slices(measured: Iterable[Mapping]) -> list[str]:
+    """The commands that make the models of these measurements."""
+    models = {each["result"]["layers"]: each["model"] for each in measured}
+    first, *others = [
+        f"python3 ci/slice_model.py flash {layers} build/slice-{layers} --expert-width {model['expert_width']}"
+        for layers, model in models.items()
+    ]
+    return [f"{first}    # needs the package tokenizers", *others]
 
 
 def drawn(known: Mapping[str, Mapping]) -> str | None:
