@@ -124,6 +124,23 @@ def test_what_is_left_of_the_speed_of_four_layers():
         for rows in ROWS
     ]
     assert f"{min(found):.1%} to {max(found):.1%} is left in the two runs" in STATED
+    timed = [
+        median(made, SERIES[0], rows) / median(made, arm, rows)
+        for made in (raw("128k-first"), raw("128k"))
+        for arm in SERIES[1:]
+        for rows in ROWS
+    ]
+    assert f"{min(timed):.0%} to {max(timed):.0%} is left, as the host" in STATED
+
+
+def test_how_much_longer_a_step_of_43_layers_is_than_the_gpu_works():
+    made = raw("43")
+    more = [
+        median(made, arm, rows) - busy(made, arm, rows) / 1e3
+        for arm in WHOLE
+        for rows in ROWS
+    ]
+    assert f"takes {min(more):.2f} to {max(more):.2f} ms more than the GPU" in STATED
 
 
 def test_how_little_a_layer_and_a_step_pay_for_the_context():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from made_wheel import ROOT
 from patchset.records import history, ladder, schema, sums, verify
 
@@ -24,6 +26,18 @@ def test_the_chart_is_what_the_records_draw():
     assert of_servers is None or (ROOT / ladder.CHART).read_text() == of_servers
     for value in ("11.5", "29.7", "531.7", "58.7", "509"):
         assert f">{value}</text>" in drawn
+
+
+def test_each_row_of_the_ladder_says_how_to_see_it_again():
+    page = (ROOT / "CHECKPOINTS.md").read_text()
+    before = page.partition(ladder.section(schema.load_all(RECORDS))[:30])[2]
+    made = set(re.findall(r"^python3 ci/slice_model.py flash \d+ (\S+)", before, re.M))
+    for id, each in ladder.of(schema.load_all(RECORDS)):
+        servers, _, asked = each["command"].partition("scripts/bench.sh steps ")
+        assert re.findall(r"--model-path (\S+) ", servers)[0] in made, id
+        ports = re.findall(r"--arm \S+=http://127\.0\.0\.1:(\d+)@", asked)
+        # Ports above that may be taken by an outgoing connection.
+        assert ports and all(int(port) < 32_768 for port in ports), id
 
 
 def test_the_campaigns_figures_are_those_that_were_reported():
