@@ -105,10 +105,12 @@ def _draw_pages(pages, padding, gen, device):
 def _draw_table(case, used, pages, width, gen, device):
     batch = len(used)
     buffer = torch.empty((batch, width + 5), dtype=torch.int32, device=device)
+    # A fresh table where the case does not ask for a slice, as SGLang makes one for a step. contiguous() would leave
+    # the slice's stride to one row, and TileLang refuses it.
     table = (
         buffer[:, 3 : 3 + width]
         if case.sliced_table
-        else buffer[:, :width].contiguous()
+        else torch.empty((batch, width), dtype=torch.int32, device=device)
     )
     if case.pool is not None:
         rows = 1 if case.one_request else batch

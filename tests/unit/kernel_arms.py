@@ -1,4 +1,4 @@
-"""Raw files of the tuning of kernels: the times of each case's arms."""
+"""Raw files of kernels: the times of each case's arms."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def arms_of(raw: str) -> dict[str, dict[str, float]]:
             times = {arm: samples[0] for arm, samples in row["us"].items()}
             cases.setdefault(row["case"], times)
     return cases
+
+
+def medians(row: dict, *arms: str) -> list[float]:
+    """Median times of arms of a case that `bench.sh kernel` wrote."""
+    return [row["timings"][arm]["median"] for arm in arms]
 
 
 LOGITS_TUNING = arms_of("h200-kernels/tuning-one-page-shares.json")

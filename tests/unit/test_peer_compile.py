@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
+import types
 
 import pytest
+import torch
 
+from cases import IndexerCase, make_indexer
 from patchset import (
     bench,
     bench_indexer,
@@ -95,6 +98,26 @@ def test_tilelang_is_left_out_where_it_does_not_get_done(
     called = []
     tilelang = ("TileLang", lambda inputs: called.append(inputs))
     assert peers.arms([tilelang], [1], "skewed") == {} and called == []
+
+
+@pytest.mark.parametrize("rows", (1, 2))
+def test_tilelang_gets_tensors_with_the_strides_that_it_demands(
+    rows, with_tilelang, monkeypatch
+):
+    """Its kernel takes the strides that follow from the shapes, also of a dimension of one."""
+    seen = []
+    name = "sglang.srt.layers.attention.dsa.tilelang_kernel"
+    for at, letter in enumerate(name + "."):
+        if letter == ".":
+            monkeypatch.setitem(sys.modules, name[:at], types.ModuleType(name[:at]))
+    sys.modules[name].tilelang_fp8_paged_mqa_logits = lambda *given: seen.append(given)
+    case = IndexerCase("strides", (65,) * rows, 192, tail="valid")
+    dict(peers.logits_peers(rows, 192, 0))["TileLang"](make_indexer(case))()
+    (given,) = seen
+    tensors = [each for each in given if isinstance(each, torch.Tensor)]
+    assert len(tensors) == 5
+    for tensor in tensors:
+        assert tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
 
 
 def test_one_that_nobody_wants_is_not_compiled(with_tilelang, monkeypatch):
