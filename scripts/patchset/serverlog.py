@@ -63,6 +63,16 @@ def cause(lines: Sequence[str]) -> str | None:
     return None
 
 
+def remedy(cause: str | None) -> str:
+    """What to do about a cause, or about none that the log names."""
+    if cause is not None and "address already in use" in cause.lower():
+        return (
+            "another program took that port meanwhile: start it again with another --port, "
+            "or --nccl-port where you named one"
+        )
+    return "remove the cause, then start it again"
+
+
 def _exception_after(lines: Sequence[str], start: int) -> str | None:
     """The last exception of the chain whose traceback begins at start, with its whole message."""
     found = None

@@ -79,7 +79,7 @@ class ServerProcess:
             f"the server ended ({how}): {why or 'its log names no cause'}",
             where=self._told(),
             state="what it had started is stopped",
-            next="remove the cause, then start it again",
+            next=serverlog.remedy(why),
         )
 
     def stop(self, seconds: float = STOP_SECONDS) -> list[int]:

@@ -39,55 +39,6 @@ def test_what_the_serving_benchmark_did():
     assert f"{' and '.join(many)} output tok/s in two rounds, then one" in STATED
 
 
-def of_ranks(folder: str) -> list[list[dict]]:
-    """The cases of the layer, each as both ranks measured it."""
-    made = json.loads((RAW.parent / folder / "ranks.json").read_text())
-    return [list(case) for case in zip(*(rank["pair"] for rank in made["ranks"]))]
-
-
-def bits(case: list[dict]) -> str:
-    parts = (
-        "attention_equal",
-        "layer_equal",
-        "summed_layer_equal",
-        "gathered_equals_one_gpu",
-    )
-    if all(rank[part] for rank in case for part in parts):
-        return "equal"
-    far = max(
-        rank[part]
-        for rank in case
-        for part in ("attention_largest_difference", "gathered_largest_difference")
-    )
-    largest = max(rank["largest_value"] for rank in case)
-    return f"apart by {far:g} of {largest:g} at most"
-
-
-def test_the_layer_on_two_ranks():
-    lines = table("One attention layer of 64 heads on two ranks")
-    cases = of_ranks(RAW.name)
-    assert len(lines) == len(cases) == 6
-    for line, case in zip(lines, cases):
-        first = case[0]
-        assert first["heads_seen"] == [64, 32]
-        every, own = (
-            statistics.mean(rank["layer_us"][at] for rank in case) for at in (0, 1)
-        )
-        assert line == [
-            first["kernel"],
-            f"{first['rows']}, c{first['compress_ratio']}",
-            f"{every:,.1f}",
-            f"{own:,.1f}",
-            f"{every / own:.2f}x",
-            bits(case),
-        ]
-    one_split = [
-        [bits(case) for case in of_ranks(folder) if "one split" in case[0]["kernel"]]
-        for folder in ("h200-local-heads", RAW.name)
-    ]
-    assert one_split[0] == ["equal", "equal"] and "equal" != one_split[1][0]
-
-
 def test_the_patch_that_a_bisect_named_on_a_gpu():
     told = (RAW.parent / "h200-bisect-decode/bisect.txt").read_text()
     time = {

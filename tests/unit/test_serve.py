@@ -30,6 +30,8 @@ print("started with", *sys.argv[1:], flush=True)
 print("PYTHONPATH", os.environ.get("PYTHONPATH"), "LC_ALL", os.environ.get("LC_ALL"), flush=True)
 if how == "dies":
     sys.exit("Traceback (most recent call last):\\n  File x\\nRuntimeError: no room for the weights")
+if how == "no port":
+    sys.exit("Traceback (most recent call last):\\n  File x\\ntorch.distributed.DistNetworkError: The server socket has failed to listen. port: 46160, message: address already in use")
 if how == "killed":
     os.kill(os.getpid(), 9)
 ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " if how == "stubborn" else ""
@@ -149,6 +151,14 @@ def test_a_server_that_dies_at_the_start(place):
     assert done.returncode == Exit.SERVER and done.stdout == ""
     assert "(exit code 1): RuntimeError: no room for the weights" in done.stderr
     assert str(place / "log") in done.stderr and "started with" in done.stderr
+    assert "remove the cause, then start it again" in done.stderr
+
+
+def test_a_port_that_another_takes_while_it_starts(place):
+    done = patchset(*line(place), env={"FAKE": "no port"})
+    assert done.returncode == Exit.SERVER
+    assert "port: 46160, message: address already in use" in done.stderr
+    assert "with another --port, or --nccl-port" in done.stderr
 
 
 def test_a_server_that_is_killed(place):
