@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import lzma
 import os
+import threading
 
 import pytest
 
@@ -50,11 +51,21 @@ def test_the_writes_and_the_cores_do_not_show(monkeypatch):
     assert packed(*(data[at : at + 7] for at in range(0, len(data), 7))) == whole
 
 
-def test_a_full_disk_is_told():
-    class Full(io.BytesIO):
+@pytest.mark.parametrize("lengths", [100, 2])
+@pytest.mark.parametrize(
+    "stop", [OSError(28, "No space left on device"), KeyboardInterrupt()]
+)
+def test_what_stops_the_writing_is_told_and_ends_the_threads(
+    lengths, stop, monkeypatch
+):
+    class Stops(io.BytesIO):
         def write(self, _):
-            raise OSError(28, "No space left on device")
+            raise stop
 
-    with pytest.raises(OSError, match="No space left"):
-        with Streams(Full(), 0, 1_000) as streams:
-            streams.write(bytes(100_000))
+    # Two lengths are fewer than the threads: nothing is written before the end.
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    before = set(threading.enumerate())
+    with pytest.raises(type(stop), match="No space left|^$"):
+        with Streams(Stops(), 0, 1_000) as streams:
+            streams.write(bytes(1_000 * lengths))
+    assert set(threading.enumerate()) <= before

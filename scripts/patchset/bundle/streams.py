@@ -30,9 +30,11 @@ class Streams:
         return self
 
     def __exit__(self, kind, *_) -> None:
-        if kind is None:
-            self._pack_all()
-        self._pool.shutdown(cancel_futures=True)
+        try:
+            if kind is None:
+                self._pack_all()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
 
     def write(self, data: bytes) -> int:
         """Take data; raises what writing the packed bytes raises."""
