@@ -76,6 +76,7 @@ def _require_packages(weights: bool) -> None:
 
 def write(shape: Geometry, directory: Path, seed: int, weights: bool) -> None:
     """The folder of a model. Raises ValueError where there is no room for its weights, or a package lacks."""
+    _require_packages(weights)
     every = list(tensors(shape))
     size = sum(each.bytes for each in every)
     directory.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,6 @@ def write(shape: Geometry, directory: Path, seed: int, weights: bool) -> None:
         raise ValueError(
             f"the weights take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free at {directory}"
         )
-    _require_packages(weights)
     note = f"random, seed {seed}" if weights else "random, of the loader"
     save_rest(replace(shape, note=note), directory)
     if weights:
