@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+import stock
+from made_wheel import patchset
 from patchset import serverflags
 from patchset.errors import Exit
 from patchset.series import load_series
@@ -110,6 +114,39 @@ def test_what_measures_and_where_its_figures_are_is_told():
         assert f"`{name}" in row
     assert "`rm -r build/bisect build/measure`" in README
     assert "A measurement is `stale` when" in README
+
+
+SLICE = "scripts/serve.sh --model-path build/slice-4 $(cat ci/slice.args)"
+
+
+def test_the_line_that_serves_a_slice_has_the_options_of_its_file(tmp_path):
+    assert f"\n{SLICE}\n" in README
+    package = tmp_path / "tree" / "python" / "sglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    passed = (ROOT / "ci" / "slice.args").read_text().split()
+    _, *typed, _, _ = SLICE.split()
+    # What a shell makes of it, with a Python and a tree that need no SGLang.
+    own = ("--tree", str(tmp_path / "tree"), "--python", sys.executable, "--dry-run")
+    done = patchset("serve", *own, *typed, *passed)
+    assert done.returncode == 0, done.stderr
+    assert f"--model-path build/slice-4 {' '.join(passed)}" in done.stdout
+
+
+def test_each_option_for_slices_is_one_of_the_trees():
+    source = (stock.tree() / "python/sglang/srt/server_args.py").read_text()
+    known = {
+        word.value
+        for call in ast.walk(ast.parse(source))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "add_argument"
+        for word in call.args
+        if isinstance(word, ast.Constant)
+    }
+    words = (ROOT / "ci" / "slice.args").read_text().split()
+    options = {word for word in words if word.startswith("-")}
+    assert len(options) > 10 and options <= known
 
 
 def test_each_exit_code_is_in_the_table():
