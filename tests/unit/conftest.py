@@ -75,6 +75,15 @@ def real_base(real_wheel, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def path_with_a_gpu(tmp_path) -> str:
+    """A PATH with an nvidia-smi that lists one H200."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 9.0'\n")
+    smi.chmod(0o755)
+    return f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of its own with little room, where this user may mount one."""
     place = tmp_path / "small"

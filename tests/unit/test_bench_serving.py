@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,40 +17,8 @@ from patchset.errors import Exit, Failure
 from patchset.servingbench import Arm, Run, order, parse_arm, summary
 from test_smoke import patched
 
-# What stands for sglang.bench_serving: it writes the line that its environment asks for.
-BENCH = """
-import argparse, json, os, sys, time
-parser = argparse.ArgumentParser()
-for name in ("backend base-url dataset-name random-input-len random-output-len random-range-ratio num-prompts "
-             "max-concurrency request-rate warmup-requests seed tag output-file").split():
-    parser.add_argument("--" + name, required=True)
-parser.add_argument("--model")
-for name in "tokenize-prompt flush-cache disable-tqdm".split():
-    parser.add_argument("--" + name, action="store_true")
-a = parser.parse_args()
-how = os.environ.get("FAKE", "good")
-print("asked", a.tag, flush=True)
-if how == "warns":
-    print("No module named 'optional_there'", flush=True)
-if how == "fails":
-    sys.exit("ValueError: Warmup failed - Please make sure benchmark arguments are correctly specified.")
-if how == "hangs":
-    time.sleep(60)
-n, out = int(a.num_prompts), int(a.random_output_len)
-line = {"tag": a.tag, "model": a.model, "url": a.base_url, "seed": a.seed, "ratio": a.random_range_ratio,
-        "key": os.environ.get("OPENAI_API_KEY"),
-        "max_concurrency": int(a.max_concurrency), "completed": n, "total_output_tokens": n * out,
-        "output_throughput": 100.0 * int(a.max_concurrency), "median_ttft_ms": 20.0, "median_tpot_ms": 5.0}
-if how == "loses":
-    line["completed"] -= 1
-if how == "short":
-    line["total_output_tokens"] -= 1
-if how == "no figures":
-    del line["median_tpot_ms"]
-if how != "silent":
-    with open(a.output_file, "a") as file:
-        file.write(json.dumps(line) + "\\n")
-"""
+# What stands for sglang.bench_serving.
+BENCH = Path(__file__).with_name("fake_bench_serving.py")
 WORK = """
 [[workload]]
 id = "small"
@@ -68,7 +36,7 @@ def place(tmp_path) -> Path:
     package = tmp_path / "site" / "sglang"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "bench_serving.py").write_text(BENCH)
+    shutil.copy(BENCH, package / "bench_serving.py")
     (tmp_path / "workload.toml").write_text(WORK)
     return tmp_path
 
@@ -235,15 +203,6 @@ def test_a_reference_for_weights_that_have_right_answers(place):
     done = bench(place, patched(), options=("--reference", "http://127.0.0.1:9"))
     assert done.returncode == Exit.USAGE
     assert "--reference URL goes with --weights random" in done.stderr
-
-
-@pytest.fixture
-def path_with_a_gpu(place) -> str:
-    """A PATH with an nvidia-smi that lists one H200."""
-    smi = place / "nvidia-smi"
-    smi.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771, 9.0'\n")
-    smi.chmod(0o755)
-    return f"{place}{os.pathsep}{os.environ['PATH']}"
 
 
 def test_what_the_figures_depend_on_is_kept(place, path_with_a_gpu):

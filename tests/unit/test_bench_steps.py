@@ -18,7 +18,6 @@ from fake_server import Fake, serving
 from made_wheel import ROOT, patchset
 from patchset import gputrace
 from patchset.errors import Exit
-from test_bench_serving import path_with_a_gpu, place  # noqa: F401
 from test_smoke import TIP, patched
 
 SMALL = ("--rows", "1:3", "--rows", "4:5", "--reps", "2", "--timeout", "5")

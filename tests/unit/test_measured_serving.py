@@ -9,7 +9,10 @@ from pathlib import Path
 
 import measured_serving as serving
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/measured.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/measured.md").read_text()
+STATED = " ".join(PAGE.split())
+EARLIER = ROOT / "ci/checkpoints/raw/server-h200-series"
 
 
 def test_the_serving_benchmark():
@@ -69,3 +72,16 @@ def test_what_was_measured_and_what_was_not():
     readme = (serving.RAW.parents[3] / "README.md").read_text()
     ratio = serving.lines()[1][-1]
     assert f"64 requests at once, {ratio} the output tok/s; not at 1 and 16" in readme
+
+
+def test_what_the_serving_benchmark_did_with_random_weights():
+    made = json.loads((EARLIER / "bench.json").read_text())
+    (command,) = made["commands"]
+    assert command["exit"] == 6
+    assert "9 of 16 answers differ" in command["stderr"]
+    assert "of 16 answers of random weights 9 part" in STATED
+    name = "bench-stock-alone-sweep-256-256-ends-stock.jsonl"
+    rounds = [json.loads(line) for line in (EARLIER / name).read_text().splitlines()]
+    assert [each["max_concurrency"] for each in rounds] == [64, 64, 1]
+    many = [f"{each['output_throughput']:,.0f}" for each in rounds[:2]]
+    assert f"{' and '.join(many)} output tok/s in two rounds, then one" in STATED
