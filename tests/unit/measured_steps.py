@@ -1,4 +1,4 @@
-"""The tables of docs/measured.md about the ladder of real servers, made from the raw files of `bench.sh steps`."""
+"""The tables of docs/ladder.md about the ladder of real servers, made from the raw files of `bench.sh steps`."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def constant() -> str:
 
 
 def tables() -> dict[str, str]:
-    """Every table by the words that stand before it in docs/measured.md."""
+    """Every table by the words that stand before it in docs/ladder.md."""
     first, at_128k, at_8k, whole = map(raw, ("128k-first", "128k", "8k", "43"))
     return {
         "Each patch on top of the last at 128K": ladder(at_128k),

@@ -1,4 +1,4 @@
-"""What docs/measured.md says of the ladder of real servers against the raw files."""
+"""What docs/ladder.md says of the ladder of real servers against the raw files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from measured_steps import (
 )
 from patchset import agreement, stepsummary
 
-PAGE = (ROOT / "docs/measured.md").read_text()
+PAGE = (ROOT / "docs/ladder.md").read_text()
 
 
 @pytest.mark.parametrize("before", tables())
