@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import stock
 from made_wheel import patchset
 from patchset import serverflags
 from patchset.errors import Exit
 from patchset.series import load_series
+from stock import tree
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -134,7 +134,7 @@ def test_the_line_that_serves_a_slice_has_the_options_of_its_file(tmp_path):
 
 
 def test_each_option_for_slices_is_one_of_the_trees():
-    source = (stock.tree() / "python/sglang/srt/server_args.py").read_text()
+    source = (tree() / "python/sglang/srt/server_args.py").read_text()
     known = {
         word.value
         for call in ast.walk(ast.parse(source))
