@@ -44,7 +44,7 @@ def render(
     parts = [
         _HEADER.format(version=pin.version),
         _gains(steps, known, today),
-        ladder.section(known),
+        ladder.section(known, today),
         _IDS + _commits(pin, applied, known),
         history.section(known),
     ]

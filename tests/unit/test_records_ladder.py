@@ -9,7 +9,7 @@ import pytest
 
 from made_records import VALUES, Made, steps, write_raw
 from patchset.errors import Exit
-from patchset.records import figures, ladder, rows, schema, server_steps
+from patchset.records import figures, ladder, rows, schema, server_steps, stale
 
 FILE = "ci/checkpoints/raw/server-made/128k.json"
 # ms of a step in a warm-up and in two counted lists, by rows.
@@ -295,3 +295,16 @@ def test_a_changed_digit_of_the_record_is_found_out(made):
     code, told = made.verify()
     assert code == Exit.NO
     assert any("result is" in text for text in told["problems"])
+
+
+def test_a_step_that_is_stale_says_so_in_the_ladder_too(made):
+    known = schema.load_all(made.root / "ci/checkpoints")
+    for id, each in ladder.of(known):
+        other = stale.Now({}, {id: "f" * 40}, {}, {})
+        why = stale.since(id, each, other)
+        assert (why is not None) == (each["commit"] is not None)
+        assert ladder.section(known, other).count(f"; **{why}** |") == bool(why)
+    as_measured = {id: each["commit"] for id, each in ladder.of(known)}
+    same = stale.Now({}, as_measured, {}, {})
+    assert any(as_measured.values())
+    assert "**stale" not in ladder.section(known, same)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from . import chart, rows, server_steps
+from .stale import Now, since
 
 CHART = "ci/checkpoints/ladder.svg"
 CONTEXT = 131_072
@@ -16,7 +17,10 @@ _HEADER = """## A ladder of real servers
 Decode tok/s of servers that took turns on one {gpu}: layers of Flash with narrow experts, random weights, {tokens} tokens of text. Not figures of an
 sm_120 card: read the gains over the step below, in brackets. Each raw file names what stood in for what. Where a step waits for the host, as
 few layers do from 0060 on, its time says little of a patch: `GPU` is the GPU's own time of a step, in us, from the server's profiler. Tokens
-are compared as `scripts/bench.sh steps` does it: random weights have no right answer. Before a row's command above:
+are compared as `scripts/bench.sh steps` does it: random weights have no right answer.
+
+The commands above are for sm_12x cards, which take the paths of a checkpoint by themselves. On the card of these rows every flag was `on` and
+SGLang took it for one of sm_120 (`flags` and `notes` of a record). A step's command needs first, once:
 
 ```sh
 scripts/apply.sh && git -C build/sglang-0.5.13 worktree add ../at-0000 checkpoint/0000-stock    # for rows over 0000
@@ -38,7 +42,7 @@ def of(known: Mapping[str, Mapping]) -> list[tuple[str, Mapping]]:
     return sorted(found, key=lambda pair: _place(pair[1]["result"]))
 
 
-def section(known: Mapping[str, Mapping]) -> str:
+def section(known: Mapping[str, Mapping], today: Now) -> str:
     """The part of CHECKPOINTS.md; empty where there are no such records."""
     measured = of(known)
     if not measured:
@@ -54,6 +58,8 @@ def section(known: Mapping[str, Mapping]) -> str:
     for id, each in measured:
         by_rows = each["result"]["rows"]
         what = each["result"]["compared"]
+        if why := since(id, each, today):
+            what += f"; **{why}**"
         cells = [_cell(by_rows[load]) for load in _LOADS]
         cells += [_cell(each["result"]["gpu"][load]) for load in _LOADS]
         least = min(by_rows[load]["candidate"]["n"] for load in _LOADS)
