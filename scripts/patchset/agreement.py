@@ -10,6 +10,7 @@ alone, and moves nearly all of it.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Self
 
 from .askserver import Server
 from .chat import failure
-from .decodelist import greedily
+from .decodelist import IDS, greedily
 from .errors import Exit, Failure
 from .listing import counted
 from .references import SHARE
@@ -27,8 +28,6 @@ PER_LENGTH = 4
 NEW_TOKENS = 32
 # How far SHARE of the log-probabilities of a kind of prompts may be off.
 NEAR = 0.1
-# Ids that every DeepSeek-V4 vocabulary has; special ones are the first few and stay out.
-_IDS = range(10, 320)
 _BEST = 5
 # Answers of which a message tells how far they are equal.
 _TOLD = 16
@@ -85,7 +84,7 @@ class Alike:
     def why(self) -> str:
         """What tells that they are not alike."""
         return (
-            f"{sum(each > NEAR for each in self.off)} of {len(self.off)} are off by more than "
+            f"{sum(not each <= NEAR for each in self.off)} of {len(self.off)} are off by more than "
             f"{NEAR:g}, a quarter by {_shown(self.typical)}; equal tokens before the answers part: "
             f"{', '.join(map(str, self.leads[:_TOLD]))}{', ...' * (len(self.leads) > _TOLD)} "
             f"of {self.tokens}"
@@ -95,7 +94,9 @@ class Alike:
 def wrong(found: Mapping[str, Alike]) -> list[str]:
     """A line for each kind of prompts whose answers are not alike."""
     return [
-        f"{kind}: {each.why()}" for kind, each in found.items() if each.typical > NEAR
+        f"{kind}: {each.why()}"
+        for kind, each in found.items()
+        if not each.typical <= NEAR
     ]
 
 
@@ -119,7 +120,7 @@ def compare(server: Server, reference: Server, seed: int = 0) -> str:
     rng = random.Random(seed)
     found = {}
     for length in LENGTHS:
-        prompts = [rng.choices(_IDS, k=length) for _ in range(PER_LENGTH)]
+        prompts = [rng.choices(IDS, k=length) for _ in range(PER_LENGTH)]
         ours, theirs = (
             greedy(each, prompts, NEW_TOKENS) for each in (server, reference)
         )
@@ -146,13 +147,19 @@ def first_difference(one: Said, other: Said) -> int:
 def differences(one: Said, other: Said) -> list[float]:
     """How far apart both are on the other's token, at each place with the same text before it.
 
-    Infinite when that token is not among the best of the one.
+    Infinite when that token is not among the best of the one, or when either has no number for it.
     """
     compared = min(first_difference(one, other) + 1, len(other.ids))
     return [
-        abs(one.best[at].get(token, float("-inf")) - other.best[at][token])
+        _apart(one.best[at].get(token, -math.inf), other.best[at][token])
         for at, token in enumerate(other.ids[:compared])
     ]
+
+
+def _apart(one: float, other: float) -> float:
+    # NaN has no place in an order, and stands between any two infinite ones.
+    apart = abs(one - other)
+    return math.inf if math.isnan(apart) else apart
 
 
 def _shown(difference: float) -> str:
@@ -188,7 +195,8 @@ def _said(server: Server, answer: dict) -> Said:
         ]
         ids = [token for _, token, *_ in meta["output_token_logprobs"]]
         for at, token in enumerate(ids):
-            best[at].setdefault(token, meta["output_token_logprobs"][at][0])
+            value = float(meta["output_token_logprobs"][at][0])
+            best[at].setdefault(token, value)
     except (KeyError, TypeError, ValueError, IndexError):
         raise failure(
             f"{server.url} answered without tokens and log-probabilities: {answer!r:.300}"

@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import benchnames
+from . import benchnames, optiontypes
 from .errors import Exit, Failure
 
 
@@ -37,7 +37,10 @@ def main(argv: list[str]) -> int:
         "--out", type=Path, metavar="FILE", help="write the raw figures there as JSON"
     )
     parser.add_argument(
-        "--samples", type=int, default=25, help="measurements per arm (default 25)"
+        "--samples",
+        type=optiontypes.count,
+        default=25,
+        help="measurements per arm (default 25)",
     )
     parser.add_argument(
         "--without",
@@ -48,7 +51,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "--peer-seconds",
-        type=float,
+        type=optiontypes.seconds,
         default=120,
         metavar="N",
         help="a peer that compiles longer than this before the first measurement is left out (default 120)",

@@ -14,9 +14,10 @@ import traceback
 from typing import NoReturn
 
 from . import gitenv, invocation, signals, verbs
-from .errors import EXIT_CODES, Exit, Failure
+from .errors import EXIT_CODES, Exit, Failure, Interrupted
 from .layout import here
 
+_WHOLE = "nothing is half-written: each file and tree is as it was, or complete"
 _NO_ROOM = "make room there, or send the output elsewhere"
 _NO_RIGHT = "make it readable and writable for this user, or name another place"
 
@@ -66,13 +67,7 @@ def main(argv: list[str]) -> int:
     except Failure as failure:
         return _tell(failure, as_json)
     except KeyboardInterrupt as interrupt:
-        stopped = Failure(
-            Exit.INTERRUPTED,
-            "interrupted",
-            state="nothing is half-written: each file and tree is as it was, or complete",
-            next="run the same command again",
-        )
-        _tell(stopped, as_json)
+        _tell(_stopped(interrupt), as_json)
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again at exit.
@@ -97,13 +92,23 @@ def _print_json(failure: Failure, as_json: bool) -> None:
             print(json.dumps(failure.as_json(), indent=1), flush=True)
 
 
+def _stopped(interrupt: KeyboardInterrupt) -> Failure:
+    known = isinstance(interrupt, Interrupted)
+    return Failure(
+        Exit.INTERRUPTED,
+        "interrupted",
+        state=interrupt.state if known else _WHOLE,
+        next=interrupt.next if known else "run the same command again",
+    )
+
+
 def _meeting(error: OSError) -> Failure:
     """The place and right that an operating system error is about; never a bug of ours."""
     return Failure(
         Exit.ENVIRONMENT,
         f"a file or directory can't be used: {error.strerror or error}",
         where=str(error.filename or "not told by the system"),
-        state="nothing is half-written: each file and tree is as it was, or complete",
+        state=_WHOLE,
         next=_NO_ROOM if error.errno == errno.ENOSPC else _NO_RIGHT,
     )
 

@@ -11,7 +11,7 @@ from .askserver import Server
 from .chat import failure
 
 # Ids that every DeepSeek-V4 vocabulary has; special ones are the first few and stay out.
-_IDS = range(10, 320)
+IDS = range(10, 320)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Timed:
 def prompts(rows: int, length: int, seed: int) -> list[list[int]]:
     """A list of prompts, the same for the same numbers."""
     rng = random.Random(f"{seed} {rows} {length}")
-    return [rng.choices(_IDS, k=length) for _ in range(rows)]
+    return [rng.choices(IDS, k=length) for _ in range(rows)]
 
 
 def decode(

@@ -69,6 +69,18 @@ class Failure(Exception):
         }
 
 
+class Interrupted(KeyboardInterrupt):
+    """An interruption, where the command knows the state left behind and the next command.
+
+    Arguments: interrupt is the one that came, whose signal is kept.
+    """
+
+    def __init__(self, interrupt: KeyboardInterrupt, state: str, next: str):
+        super().__init__(*interrupt.args)
+        self.state = state
+        self.next = next
+
+
 def _indent(text: str) -> str:
     # What git says may have empty lines, which would look like the end of the message.
     return ("\n" + " " * 7).join(line for line in text.splitlines() if line.strip())

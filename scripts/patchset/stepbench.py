@@ -11,7 +11,8 @@ What is measured is a dictionary, which is kept after each measurement:
     profiles              arm, rows, turn, busy_us and period_us of each step, kernels: place in
                           kernel_names, microseconds that they ran in a step, of busy_us, calls
     kernel_names          the names of kernels
-    failed                arm, what, where: an arm that failed is not measured any more
+    failed                arm, what, where, next: an arm that failed is not measured any more; next is
+                          what helps it (older files have none)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .stepsummary import steps_ms
 # Of so many tokens, for each number of rows, the best ones are kept; of few, a quarter is chance.
 _ANSWERED = 256
 _LEAST_ANSWERS = 16
+_AGAIN = "then measure all arms together again, into a new file: --out FILE"
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,12 @@ class StepBench:
         except Failure as failure:
             del self._servers[name]
             self.result["failed"].append(
-                {"arm": name, "what": failure.what, "where": failure.where}
+                {
+                    "arm": name,
+                    "what": failure.what,
+                    "where": failure.where,
+                    "next": failure.next,
+                }
             )
             self._say(f"{name} FAILED and is left out: {failure.what}")
         self._keep(self.result)
@@ -176,13 +183,19 @@ class StepBench:
 
     def _failure(self) -> Failure:
         failed = self.result["failed"]
-        told = [f"{each['arm']}: {each['what']}\n{each['where']}" for each in failed]
+        told = [
+            line
+            for each in failed
+            for line in (f"{each['arm']}: {each['what']}", each["where"])
+            if line
+        ]
+        helps = [f"{each['arm']}: {each['next']}" for each in failed if each["next"]]
         return Failure(
             Exit.SERVER,
             f"{', '.join(each['arm'] for each in failed)} failed and could not be measured whole",
             where="\n".join(told),
             state="what was measured, of every arm, is kept",
-            next="look into the server's log, start it again, then measure all arms together again",
+            next="\n".join([*helps, _AGAIN]),
         )
 
 

@@ -21,6 +21,11 @@ _POLL = 0.05
 _START_SECONDS = 0.4
 # Rows of one list may fill the pool of a small server: no more tokens of a row than this.
 _MOST_TOKENS = 192
+_SPARE_TOKENS = 8
+# Steps of 40 ms, which are slow ones: ten of them pass before the profiler runs.
+_SLOW_STEP = 0.04
+# More of them never lie whole within a list.
+MOST_STEPS = _MOST_TOKENS - _SPARE_TOKENS - round(_START_SECONDS / _SLOW_STEP)
 _WRITING_SECONDS = 20.0
 
 
@@ -29,9 +34,10 @@ def take(
 ) -> gputrace.Profile:
     """Profile so many steps while these prompts are decoded; step_s is about the time of one.
 
-    Raises Failure(SERVER), also when no trace of whole steps lies on this machine afterwards.
+    More than MOST_STEPS can't be had. Raises Failure(SERVER), also when no trace of whole steps lies on this
+    machine afterwards.
     """
-    tokens = min(_MOST_TOKENS, steps + 8 + round(_START_SECONDS / step_s))
+    tokens = min(_MOST_TOKENS, steps + _SPARE_TOKENS + round(_START_SECONDS / step_s))
     with tempfile.TemporaryDirectory(prefix="patchset-profile-") as place:
         folder = Path(place)
         # The server may run as another user.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +20,8 @@ import pytest
 from fake_server import Fake, serving
 from made_wheel import ROOT, patchset
 from patchset import gputrace
-from patchset.errors import Exit
+from patchset.errors import Exit, Failure
+from patchset.verbs import bench_steps
 from test_smoke import TIP, patched
 
 SMALL = ("--rows", "1:3", "--rows", "4:5", "--reps", "2", "--timeout", "5")
@@ -121,7 +125,7 @@ def test_every_arm_gets_the_same_prompts_and_each_round_others(out):
     assert {len(ids) for lists in asked[0] for ids in lists} == {32}
 
 
-def test_the_machine_is_kept(out, path_with_a_gpu):  # noqa: F811
+def test_the_machine_is_kept(out, path_with_a_gpu):
     done = steps(out, patched(), PATH=path_with_a_gpu)
     assert done.returncode == 0, done.stderr
     machine = raw(out)["machine"]
@@ -197,6 +201,11 @@ def test_an_arm_is_compared_with_the_one_that_is_named(out):
         (("--arm", "a=http://h:1"), "two arms have the same name"),
         (("--arm", "a b=http://h:1"), "an arm is NAME=URL"),
         (("--timeout", "0"), "must be above 0"),
+        (("--timeout", "inf"), "must be at most 86,400, which is a day"),
+        (("--wait", "1e12"), "must be at most 86,400, which is a day"),
+        (("--reps", "1048577"), "must be at most 1,048,576"),
+        (("--profile", "a:" + "9" * 5_000), "must be at most 1,048,576"),
+        (("--profile-steps", "175"), "must be at most 174: no more of them lie whole"),
     ],
 )
 def test_wrong_usage(out, option, said):
@@ -217,6 +226,34 @@ def test_a_place_that_cannot_be_written(out):
     out.parent.touch()
     done = steps(out, patched())
     assert done.returncode == Exit.ENVIRONMENT and str(out.parent) in done.stderr
+    assert "state: nothing was measured" in done.stderr
+    assert "next:  name another place: --out FILE" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "number, said",
+    [
+        (errno.EACCES, "run the same command with another file: --out "),
+        (errno.ENOSPC, "free some space, then run the same command with another file"),
+    ],
+)
+def test_a_place_that_can_no_longer_be_written(tmp_path, monkeypatch, number, said):
+    kept = tmp_path / "steps.json"
+    (tmp_path / "steps-2.json").touch()
+    keep = bench_steps._keeper(kept)
+    keep({"runs": []})
+
+    def write(path, data):
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(bench_steps.atomic, "write", write)
+    with pytest.raises(Failure) as raised:
+        keep({"runs": [1]})
+    assert raised.value.state == "what was measured before is in it"
+    assert raised.value.next.startswith(said)
+    assert raised.value.next.endswith(f"--out {tmp_path}/steps-3.json")
+    assert raw(kept) == {"runs": []}
 
 
 def test_a_dead_arm_is_named_before_anything_is_measured(out):
@@ -304,6 +341,9 @@ def test_an_answer_that_is_no_figure_is_told(out, fails, said):
     (failed,) = raw(out)["failed"]
     assert failed["arm"] == "b" and said in failed["what"]
     assert said in done.stderr
+    assert "None" not in map(str.strip, done.stderr.splitlines())
+    last = "       then measure all arms together again, into a new file: --out FILE"
+    assert done.stderr.endswith(f"next:  b: {failed['next']}\n{last}\n")
 
 
 def test_a_profile_that_left_nothing_is_stopped(out):
@@ -329,10 +369,16 @@ def test_ctrl_c_keeps_what_there_is(out):
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
         said, errors = running.communicate(timeout=30)
-    assert running.returncode == 130, errors
-    assert "Traceback" not in errors and f"{out} keeps what was measured" in errors
-    assert "raw file" in said and any(run["rep"] for run in raw(out)["runs"])
-    assert list(out.parent.iterdir()) == [out]
+        assert running.returncode == 130, errors
+        assert "Traceback" not in errors and f"{out} keeps what was measured" in errors
+        assert "raw file" in said and any(run["rep"] for run in raw(out)["runs"])
+        assert list(out.parent.iterdir()) == [out]
+        (told,) = re.findall(r"^next: .*|.*another.*|.*again.*", errors, re.M)
+        assert told.startswith("next:  run the same command with another file: --out ")
+        named = shlex.split(told)[-2:]
+        done = patchset(*command, *named, "--reps", "1")
+    assert done.returncode == 0, done.stderr
+    assert any(run["rep"] for run in raw(Path(named[1]))["runs"])
 
 
 @pytest.mark.parametrize("shift, wrong", [(0.09, False), (0.11, True)])

@@ -117,7 +117,7 @@ def test_another_number_of_rounds(tree, probe):
     assert len(made.measured) == 3
     refused = made.bisect("--rounds", "0")
     assert refused.returncode == Exit.USAGE
-    assert "must be a whole number above 0" in refused.stderr
+    assert "no whole number above 0" in refused.stderr
 
 
 def test_more_rounds_of_a_stopped_session_keep_those_it_has(tree):

@@ -6,8 +6,11 @@ tensor-parallel group; the kernels are replaced by plain sums per head.
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -15,6 +18,7 @@ import pytest
 import torch
 
 import sglang_stand_ins
+from kernels.decode import CONFIGS
 
 MODEL = "models.deepseek_v4"
 TOKENS, KEYS, HEADS, DIM, ROPE = 3, 5, 64, 16, 4
@@ -171,6 +175,53 @@ def test_local_heads_are_the_padded_heads_bit_for_bit(
     with model("off") as module:
         alone = partial_output(module, weights, 0, 1, [])
     torch.testing.assert_close(sum(outputs["auto"]), alone, rtol=1e-12, atol=1e-12)
+
+
+TESTS = Path(__file__).resolve().parents[1]
+RAW = TESTS.parent / "ci" / "checkpoints" / "raw"
+
+
+@pytest.fixture
+def on_two_gpus(monkeypatch, tmp_path):
+    """The test of the GPU tier, on a card of either kind, with what two ranks found."""
+    monkeypatch.syspath_prepend(TESTS / "gpu")
+    place = TESTS / "gpu" / "test_local_heads.py"
+    spec = importlib.util.spec_from_file_location("local_heads_on_gpus", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def run(large_sms: bool, found: list[dict]) -> None:
+        monkeypatch.setattr(module, "has_large_sms", lambda _: large_sms)
+        monkeypatch.setattr(module, "run_ranks", lambda *_: found)
+        module.test_two_ranks_with_their_own_heads(tmp_path, 0)
+
+    return run
+
+
+def test_one_split_has_equal_bits_where_16_and_32_heads_have_the_same_tiles(
+    on_two_gpus,
+):
+    same = {large: CONFIGS[1, large].tile == CONFIGS[2, large].tile for large in (0, 1)}
+    assert same == {False: False, True: True}
+    # With the kernels of this run the tiles differed on this card too.
+    differ = json.loads((RAW / "server-h200-series" / "ranks.json").read_text())
+    on_two_gpus(False, differ["ranks"])
+    with pytest.raises(AssertionError, match="ours, one split"):
+        on_two_gpus(True, differ["ranks"])
+
+
+@pytest.mark.parametrize("kernel", ["upstream's Triton", "ours, one split", "ours"])
+@pytest.mark.parametrize("part", ["pair", "more_ranks"])
+def test_what_is_far_apart_is_wrong_on_every_card(on_two_gpus, kernel, part):
+    equal = json.loads((RAW / "server-h200-tp2" / "ranks.json").read_text())["ranks"]
+    for large in (False, True):
+        on_two_gpus(large, equal)
+    row, *_ = (row for row in equal[1][part] if row["kernel"] == kernel)
+    row["attention_equal"] = False
+    row["attention_largest_difference"] = 2**-6 * row["largest_value"]
+    for large in (False, True):
+        with pytest.raises(AssertionError, match=kernel):
+            on_two_gpus(large, equal)
 
 
 def test_a_neighbours_sinks_would_be_seen(seed):

@@ -213,6 +213,13 @@ def test_an_unknown_flag_is_refused_before_the_server_is_asked():
     assert "SGLANG_SM120_HC_PRE_WEIGHTS" not in done.stderr, "it has no path"
 
 
+@pytest.mark.parametrize("value", ["inf", "1e12", "nan", "0", "long"])
+def test_a_time_that_no_server_can_be_given(value):
+    done = patchset("smoke", "--timeout", value)
+    assert done.returncode == Exit.USAGE, done.stderr
+    assert "argument --timeout: " in done.stderr
+
+
 def test_random_weights_need_a_reference_and_nothing_else_does():
     for options in (("--weights", "random"), ("--reference", "http://x")):
         done = patchset("smoke", *options)

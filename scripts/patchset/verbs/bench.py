@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from .. import atomic, environment, serverfacts, servertree, workload
+from .. import atomic, environment, optiontypes, serverfacts, servertree, workload
 from ..askserver import Server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
@@ -73,7 +73,7 @@ def register(subparsers, layout: Layout) -> None:
     )
     serving.add_argument(
         "--run-timeout",
-        type=float,
+        type=optiontypes.seconds,
         default=1800.0,
         metavar="S",
         help="seconds that one run may take (default: 1800)",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -13,12 +15,14 @@ from .. import (
     atomic,
     disk,
     environment,
+    optiontypes,
     serverfacts,
     stepbench,
+    stepprofile,
     stepsummary,
 )
 from ..askserver import Server
-from ..errors import EXIT_CODES, Exit, Failure
+from ..errors import EXIT_CODES, Exit, Failure, Interrupted
 from ..layout import Layout
 from ..listing import columns
 from ..series import load_series
@@ -70,14 +74,14 @@ def register(actions, layout: Layout) -> None:
     )
     parser.add_argument(
         "--input-tokens",
-        type=_count,
+        type=optiontypes.count,
         default=32,
         metavar="N",
         help="tokens of a prompt (default: 32)",
     )
     parser.add_argument(
         "--reps",
-        type=_count,
+        type=optiontypes.count,
         default=5,
         metavar="N",
         help="lists of each arm and number of rows that count; one before them warms up (default: 5)",
@@ -91,7 +95,7 @@ def register(actions, layout: Layout) -> None:
     )
     parser.add_argument(
         "--profile-turns",
-        type=_count,
+        type=optiontypes.count,
         default=3,
         metavar="N",
         help="profiles of each arm and number of rows where --profile says no other number, the arms "
@@ -103,7 +107,8 @@ def register(actions, layout: Layout) -> None:
         default=14,
         metavar="N",
         help="steps that the profiler is asked for: it records one less, and a whole one ends "
-        "after another, so two less are figures (default: 14)",
+        "after another, so two less are figures (default: 14; at most "
+        f"{stepprofile.MOST_STEPS}, which lie within the list)",
     )
     parser.add_argument(
         "--note",
@@ -121,13 +126,13 @@ def register(actions, layout: Layout) -> None:
     )
     parser.add_argument(
         "--wait",
-        type=_seconds,
+        type=optiontypes.seconds,
         metavar="S",
         help="wait so many seconds for servers that are still starting (default: none must be)",
     )
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=optiontypes.seconds,
         default=120.0,
         metavar="S",
         help="seconds that one list may take (default: 120)",
@@ -186,17 +191,17 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
             for name, facts in found.items()
         ],
     }
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     bench = stepbench.StepBench(servers, load, result, _keeper(arguments.out), _say)
     try:
         bench.run(told)
-    except KeyboardInterrupt:
-        _say(
-            f"stopped: {arguments.out} keeps what was measured; to go on, name another --out"
-        )
-        raise
+    except KeyboardInterrupt as interrupt:
+        if not arguments.out.exists():
+            raise
+        state = f"{arguments.out} keeps what was measured"
+        raise Interrupted(interrupt, state, _elsewhere(arguments.out)) from None
     finally:
-        _report(bench.result, arguments.out)
+        if arguments.out.exists():
+            _report(bench.result, arguments.out)
     return Exit.NO if _wrong(bench.result) else Exit.DONE
 
 
@@ -234,11 +239,27 @@ def _compared(result: dict, arm: dict) -> dict[str, agreement.Alike]:
 
 def _keeper(file: Path):
     def keep(result: dict) -> None:
-        state = "what was measured before is in it"
-        with disk.errors(str(file), state, "name another place: --out FILE"):
-            atomic.write(file, (json.dumps(result) + "\n").encode())
+        state, another = "nothing was measured", "name another place: --out FILE"
+        if kept := file.exists():
+            state, another = "what was measured before is in it", _elsewhere(file)
+        try:
+            with disk.errors(str(file), state, another):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                atomic.write(file, (json.dumps(result) + "\n").encode())
+        except Failure as failure:
+            # A full disk's: the same command would meet its own file.
+            if kept and failure.next != another:
+                failure.next = f"free some space, then {another}"
+            raise
 
     return keep
+
+
+def _elsewhere(file: Path) -> str:
+    """The next command where this file is there: it is not written over."""
+    free = (file.with_stem(f"{file.stem}-{number}") for number in itertools.count(2))
+    other = next(each for each in free if not each.exists())
+    return f"run the same command with another file: --out {shlex.quote(str(other))}"
 
 
 def _against(arguments: argparse.Namespace, names: list[str]) -> dict[str, str | None]:
@@ -272,7 +293,7 @@ def _profiled(arguments: argparse.Namespace, names: list[str]) -> dict[str, int]
         if name not in names:
             arguments.parser.error(f"--profile {text}: choose of {', '.join(names)}")
         try:
-            found[name] = _count(turns) if turns else arguments.profile_turns
+            found[name] = optiontypes.count(turns) if turns else arguments.profile_turns
         except argparse.ArgumentTypeError as error:
             arguments.parser.error(f"--profile {text}: {error}")
     return found
@@ -287,30 +308,22 @@ def _arm(text: str) -> Arm:
 
 def _rows(text: str) -> tuple[int, int]:
     rows, colon, tokens = text.partition(":")
-    count = _count(rows)
-    made = _count(tokens) if colon else _ROWS.get(count, 65)
+    count = optiontypes.count(rows)
+    made = optiontypes.count(tokens) if colon else _ROWS.get(count, 65)
     if made < 2:
         raise argparse.ArgumentTypeError("a step lies between two tokens")
     return count, made
 
 
 def _steps(text: str) -> int:
-    value = _count(text)
+    value = optiontypes.count(text)
     if value < 3:
         raise argparse.ArgumentTypeError("two of them are no figures")
-    return value
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be above 0")
+    if value > stepprofile.MOST_STEPS:
+        raise argparse.ArgumentTypeError(
+            f"must be at most {stepprofile.MOST_STEPS}: no more of them lie whole within a profiled list, "
+            "which is short because of the pools of small servers"
+        )
     return value
 
 

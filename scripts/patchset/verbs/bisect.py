@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from .. import gitenv, invocation, own_work, serversettings
+from .. import gitenv, invocation, optiontypes, own_work, serversettings
 from ..bisect import history, interpreter, probes, session
 from ..bisect.plan import GAIN, LOSS, REPO, TREE
 from ..errors import EXIT_CODES, Exit, Failure
@@ -86,7 +86,7 @@ def register(subparsers, layout: Layout) -> None:
         )
     parser.add_argument(
         "--rounds",
-        type=_rounds,
+        type=optiontypes.count,
         metavar="N",
         help="runs for each commit (default: what the probe needs: 1 for work:…, 3 for kernel:…, 2 for "
         "serving:…)",
@@ -124,12 +124,6 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     else:
         print("\n".join(result.lines()))
     return result.exit_code
-
-
-def _rounds(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError("must be a whole number above 0")
-    return int(text)
 
 
 def _require_sense(arguments: argparse.Namespace) -> None:

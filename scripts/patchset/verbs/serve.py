@@ -13,6 +13,7 @@ from pathlib import Path
 from .. import (
     environment,
     gpus,
+    optiontypes,
     serverbuild,
     serverflags,
     serverprocess,
@@ -65,7 +66,7 @@ def register(subparsers, layout: Layout) -> None:
     )
     parser.add_argument(
         "--ready-timeout",
-        type=float,
+        type=optiontypes.seconds,
         default=1800.0,
         metavar="S",
         help="seconds until it must be ready (default: 1800)",

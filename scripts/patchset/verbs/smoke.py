@@ -7,7 +7,15 @@ import json
 import sys
 from pathlib import Path
 
-from .. import agreement, questions, references, serverbuild, serverfacts, serverflags
+from .. import (
+    agreement,
+    optiontypes,
+    questions,
+    references,
+    serverbuild,
+    serverfacts,
+    serverflags,
+)
 from .. import smoke
 from ..askserver import Server, web_address
 from ..chat import Chat
@@ -85,7 +93,7 @@ def add_options(parser: argparse.ArgumentParser, layout: Layout) -> None:
     parser.add_argument("--model", metavar="NAME", help="the served model's name")
     parser.add_argument(
         "--timeout",
-        type=_seconds,
+        type=optiontypes.seconds,
         default=300.0,
         metavar="S",
         help="seconds that each check may take (default: 300)",
@@ -248,10 +256,3 @@ def address(text: str) -> str:
         return web_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return value
