@@ -1,8 +1,10 @@
-"""Numbers on a command line: each type has a least and a most, and says which value can't be."""
+"""What options of a command line take: a value, or an error that says why it can't be one. Numbers have a most."""
 
 from __future__ import annotations
 
 import argparse
+
+from .servingbench import Arm, parse_arm
 
 # Longer than anything waits here, and far below what a socket's time-out can hold.
 MOST_SECONDS = 86_400.0
@@ -33,3 +35,11 @@ def seconds(text: str) -> float:
             f"must be at most {MOST_SECONDS:,.0f}, which is a day"
         )
     return value
+
+
+def arm(text: str) -> Arm:
+    """A server to measure. Raises ArgumentTypeError."""
+    try:
+        return parse_arm(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

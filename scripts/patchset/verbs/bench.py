@@ -14,7 +14,7 @@ from .. import atomic, environment, optiontypes, serverfacts, servertree, worklo
 from ..askserver import Server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
-from ..servingbench import Arm, Bench, as_json, parse_arm, summary, table
+from ..servingbench import Arm, Bench, as_json, summary, table
 from . import bench_steps, smoke
 
 _ARM = "--arm NAME=URL"
@@ -35,7 +35,7 @@ def register(subparsers, layout: Layout) -> None:
     serving.add_argument(
         "--arm",
         action="append",
-        type=_arm,
+        type=optiontypes.arm,
         required=True,
         metavar="NAME=URL[@BUILD]",
         help='a server; BUILD is the patch that it must stand at, or "stock" (default: the last '
@@ -192,13 +192,6 @@ def _tokenizer(arguments: argparse.Namespace, arm: Arm) -> str | None:
             next="copy it here and name its folder: --tokenizer PATH",
         )
     return place
-
-
-def _arm(text: str) -> Arm:
-    try:
-        return parse_arm(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _say(line: str) -> None:

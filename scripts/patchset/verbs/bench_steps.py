@@ -26,7 +26,7 @@ from ..errors import EXIT_CODES, Exit, Failure, Interrupted
 from ..layout import Layout
 from ..listing import columns
 from ..series import load_series
-from ..servingbench import Arm, parse_arm
+from ..servingbench import Arm
 
 _ARM = "--arm NAME=URL"
 _ROWS = {1: 65, 16: 65, 64: 33}
@@ -51,7 +51,7 @@ def register(actions, layout: Layout) -> None:
     parser.add_argument(
         "--arm",
         action="append",
-        type=_arm,
+        type=optiontypes.arm,
         required=True,
         metavar="NAME=URL[@BUILD]",
         help='a server; BUILD is the patch that it must stand at, or "stock" (default: the last '
@@ -297,13 +297,6 @@ def _profiled(arguments: argparse.Namespace, names: list[str]) -> dict[str, int]
         except argparse.ArgumentTypeError as error:
             arguments.parser.error(f"--profile {text}: {error}")
     return found
-
-
-def _arm(text: str) -> Arm:
-    try:
-        return parse_arm(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _rows(text: str) -> tuple[int, int]:
