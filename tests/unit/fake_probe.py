@@ -15,6 +15,8 @@ from pathlib import Path
 parser = argparse.ArgumentParser()
 parser.add_argument("--stock", type=Path)
 parser.add_argument("--out", type=Path)
+for given in ("--case", "--serve", "--smoke"):
+    parser.add_argument(given)
 arguments = parser.parse_args()
 # A .pyc of the last commit could pass for one of this, checked out in the same second.
 assert sys.dont_write_bytecode

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
-from made_bisect import GAIN, state
+from made_bisect import FAKE, GAIN, state
 from patchset.bisect import probes
 from patchset.errors import Exit
 
@@ -43,6 +44,16 @@ def test_the_table_names_the_commit_the_threshold_and_the_files(tree):
     assert facts["threshold"].endswith("44.72 us")
     assert Path(facts["figures"].split()[1]).exists()
     assert Path(facts["draft"].split()[1]).exists()
+
+
+def test_the_words_for_a_server_stand_in_the_raw_file_and_the_draft(tree, probe):
+    words = ["--serve=--model-path 'a model'", "--smoke=--weights real"]
+    probe(program=(*FAKE.program, "--case", "x", *words))
+    made = tree("100", "20", "20")
+    assert made.bisect().returncode == 0
+    assert json.loads((made.session / "steps.json").read_text())["words"] == words
+    (drafted,) = json.loads((made.session / "record.json").read_text())["measurements"]
+    assert shlex.split(drafted["command"])[-2:] == words
 
 
 def test_a_loss_is_found(tree):
