@@ -30,6 +30,14 @@ __device__ int tiles_of(const Arguments& a, int row) {
   return max(1, up(a.near.length(row) + a.far.length(row), TILE));
 }
 
+// The sum of `value` over all threads.
+__device__ int sum_of_all(Shared& s, int value) {
+  const int part = __reduce_add_sync(ALL, value);
+  if (lane() == 0) s.partial[warp()] = part;
+  __syncthreads();
+  return __reduce_add_sync(ALL, lane() < WARPS ? s.partial[lane()] : 0);
+}
+
 // The sum of `value` over the threads before this one, and over all.
 __device__ int sum_before(Shared& s, int value, int& total) {
   int inclusive = value;
@@ -51,15 +59,62 @@ __device__ int sum_before(Shared& s, int value, int& total) {
 struct Share {
   int size, left, whole;
 
+  __device__ void resize(const Arguments& a, int tiles) {
+    size = tiles;
+    whole = max(a.whole, tiles);
+  }
+
+  // Programs of a row and group whose first tile is the first of a share.
+  __device__ int programs(int tiles) const { return tiles > whole ? up(tiles, size) : min(tiles, 1); }
+
   // Whether a tile, the first ones of the share done, is this program's.
   __device__ bool has(Info info) const { return left > 0 || (info.tile > 0 && info.tiles <= whole); }
 };
+
+__device__ int share_size(int tiles) {
+  // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
+  return up(tiles, tiles <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x);
+}
+
+// The smallest share with which each row and group can begin one of its own, if that is hardly more than an equal
+// one: then no program has parts of two, and those that are not cut leave more programs to those that are. Each
+// thread has a row or none, its tiles in `mine`; returns whether there is one, and how many programs the rows before
+// this thread's and all have.
+__device__ bool find_own_shares(Shared& s, const Arguments& a, int mine, Share& share, int& before, int& total) {
+  const bool one_row = a.rows == 1;
+  const int small = mine > 0 && mine <= a.whole;
+  const int uncut = (one_row ? small : __syncthreads_count(small)) * a.groups;
+  const int tiles = (one_row ? mine : sum_of_all(s, mine)) * a.groups;
+  const int most = share_size(tiles) + 1;
+  int size = 1;
+  // With fewer tiles those that are cut don't fit in the programs that are left to them.
+  if (uncut < a.rows * a.groups) size = max(1, up(tiles - uncut * a.whole, gridDim.x - uncut));
+#pragma unroll 1
+  for (; size <= most; ++size) {
+    share.resize(a, size);
+    const int programs = share.programs(mine);
+    before = 0;
+    total = programs;
+    if (!one_row) before = sum_before(s, programs, total);
+    if (total * a.groups <= gridDim.x) return true;
+  }
+  return false;
+}
 
 __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   int row = a.rows == 1 ? 0 : threadIdx.x;
   int mine = row < a.rows ? tiles_of(a, row) : 0;
   int before = 0, total = mine;
-  if (a.rows > 1) before = sum_before(s, mine, total);
+  Share share;
+  const bool few = a.rows <= THREADS && a.rows * a.groups <= gridDim.x && a.rows * a.groups > 1;
+  const bool own = few && find_own_shares(s, a, mine, share, before, total);
+  if (own) {
+    before *= share.size;
+    total *= share.size;
+    mine = share.programs(mine) * share.size;
+  } else if (a.rows > 1) {
+    before = sum_before(s, mine, total);
+  }
   int end = total;
   if (a.rows > THREADS) {
     int later = 0, rest;
@@ -69,9 +124,7 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
     total += rest;
   }
   total *= a.groups;
-  // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
-  Share share{up(total, total <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x), 0, a.whole};
-  share.whole = max(a.whole, share.size);
+  if (!own) share.resize(a, share_size(total));
   const int first = blockIdx.x * share.size;
   share.left = min(share.size, total - first);
   if (share.left <= 0) return share;
@@ -99,7 +152,9 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   start.info.begin = begin + group * mine;
   start.seek(a, row * a.groups + group);
   start.info.tile = first - start.info.begin;
-  if (start.info.tile > 0 && start.info.tiles <= share.whole) {
+  if (own) {
+    share.left = min(share.size, start.info.tiles - start.info.tile);
+  } else if (start.info.tile > 0 && start.info.tiles <= share.whole) {
     share.left -= start.info.tiles - start.info.tile;
     start.info.tile = start.info.tiles - 1;
     if (share.left > 0) start.step(a);
@@ -170,9 +225,9 @@ __device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key 
 #pragma unroll
   for (int n = 0; n < KEYS_PER_WARP; ++n) {
     const unsigned char* from = *pointer_beside(s.tile[stage], first + n);
-    copy16_async<0>(to + n * STRIDE + lane(), from + lane() * 16, keys >> n & 1);
+    copy16_async(to + n * STRIDE + lane(), from + lane() * 16, keys >> n & 1);
   }
   const int unit = 32 + lane() / KEYS_PER_WARP;
-  if (unit < UNITS) copy16_async<0>(to + key_of_lane() * STRIDE + unit, bytes + unit * 16, some);
+  if (unit < UNITS) copy16_async(to + key_of_lane() * STRIDE + unit, bytes + unit * 16, some);
   if (threadIdx.x == 0) s.info[stage] = info;
 }
