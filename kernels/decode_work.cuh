@@ -76,44 +76,42 @@ __device__ int share_size(int tiles) {
   return up(tiles, tiles <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x);
 }
 
-// The smallest share with which each row and group can begin one of its own, if that is hardly more than an equal
-// one: then no program has parts of two, and those that are not cut leave more programs to those that are. Each
-// thread has a row or none, its tiles in `mine`; returns whether there is one, and how many programs the rows before
-// this thread's and all have.
-__device__ bool find_own_shares(Shared& s, const Arguments& a, int mine, Share& share, int& before, int& total) {
+// Sizes of a share with which it is worth while that each row and group begins one of its own.
+struct Sizes {
+  int least, most;
+};
+
+// At most a tile more than equal shares have: no program has parts of two rows then, and those that are not cut,
+// of which each has one program, leave more of them to the others. With less than `least` those don't fit.
+__device__ Sizes own_sizes(Shared& s, const Arguments& a, int mine) {
   const bool one_row = a.rows == 1;
   const int small = mine > 0 && mine <= a.whole;
   const int uncut = (one_row ? small : __syncthreads_count(small)) * a.groups;
   const int tiles = (one_row ? mine : sum_of_all(s, mine)) * a.groups;
   const int most = share_size(tiles) + 1;
-  int size = 1;
-  // With fewer tiles those that are cut don't fit in the programs that are left to them.
-  if (uncut < a.rows * a.groups) size = max(1, up(tiles - uncut * a.whole, gridDim.x - uncut));
-#pragma unroll 1
-  for (; size <= most; ++size) {
-    share.resize(a, size);
-    const int programs = share.programs(mine);
-    before = 0;
-    total = programs;
-    if (!one_row) before = sum_before(s, programs, total);
-    if (total * a.groups <= gridDim.x) return true;
-  }
-  return false;
+  if (uncut == a.rows * a.groups) return {1, most};
+  return {max(1, up(tiles - uncut * a.whole, int(gridDim.x) - uncut)), most};
 }
 
 __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   int row = a.rows == 1 ? 0 : threadIdx.x;
-  int mine = row < a.rows ? tiles_of(a, row) : 0;
-  int before = 0, total = mine;
-  Share share;
-  const bool few = a.rows <= THREADS && a.rows * a.groups <= gridDim.x && a.rows * a.groups > 1;
-  const bool own = few && find_own_shares(s, a, mine, share, before, total);
-  if (own) {
-    before *= share.size;
-    total *= share.size;
-    mine = share.programs(mine) * share.size;
-  } else if (a.rows > 1) {
-    before = sum_before(s, mine, total);
+  const int tiles = row < a.rows ? tiles_of(a, row) : 0;
+  Share share{0, 0, a.whole};
+  const int units = a.rows * a.groups;
+  bool own = units > 1 && units <= gridDim.x && a.rows <= THREADS;
+  Sizes sizes{0, 0};
+  if (own) sizes = own_sizes(s, a, tiles);
+  // Of the list of tiles, which has gaps where each row and group begins a share of its own.
+  int mine, before, total;
+#pragma unroll 1
+  while (true) {
+    own = own && sizes.least <= sizes.most;
+    if (own) share.resize(a, sizes.least++);
+    mine = own ? share.programs(tiles) * share.size : tiles;
+    before = 0;
+    total = mine;
+    if (a.rows > 1) before = sum_before(s, mine, total);
+    if (!own || total * a.groups <= share.size * gridDim.x) break;
   }
   int end = total;
   if (a.rows > THREADS) {
