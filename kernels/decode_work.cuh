@@ -84,13 +84,27 @@ struct Sizes {
 // At most a tile more than equal shares have: no program has parts of two rows then, and those that are not cut,
 // of which each has one program, leave more of them to the others. With less than `least` those don't fit.
 __device__ Sizes own_sizes(Shared& s, const Arguments& a, int mine) {
-  const bool one_row = a.rows == 1;
-  const int small = mine > 0 && mine <= a.whole;
-  const int uncut = (one_row ? small : __syncthreads_count(small)) * a.groups;
-  const int tiles = (one_row ? mine : sum_of_all(s, mine)) * a.groups;
+  const int uncut = __syncthreads_count(mine > 0 && mine <= a.whole) * a.groups;
+  const int tiles = sum_of_all(s, mine) * a.groups;
   const int most = share_size(tiles) + 1;
   if (uncut == a.rows * a.groups) return {1, most};
   return {max(1, up(tiles - uncut * a.whole, int(gridDim.x) - uncut)), most};
+}
+
+// The share of a program where all rows have as many tiles, if each row and group may begin one of its own: nothing
+// has to be added up.
+__device__ bool find_equal_share(const Arguments& a, int units, int tiles, Share& share, Cursor& start) {
+  const bool uncut = tiles <= a.whole;
+  const int size = uncut ? tiles : up(tiles, int(gridDim.x) / units);
+  if (!uncut && size > share_size(tiles * units) + 1) return false;
+  share.resize(a, size);
+  const int programs = share.programs(tiles), unit = blockIdx.x / programs;
+  start.info.begin = unit * programs * size;
+  if (unit >= units) return true;
+  start.seek(a, unit);
+  start.info.tile = (blockIdx.x - unit * programs) * size;
+  share.left = min(size, tiles - start.info.tile);
+  return true;
 }
 
 __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
@@ -100,7 +114,15 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   const int units = a.rows * a.groups;
   bool own = units > 1 && units <= gridDim.x && a.rows <= THREADS;
   Sizes sizes{0, 0};
-  if (own) sizes = own_sizes(s, a, tiles);
+  if (own) {
+    const int first_tiles = tiles_of(a, 0);
+    if (a.rows == 1 || !__syncthreads_or(row < a.rows && tiles != first_tiles)) {
+      if (find_equal_share(a, units, first_tiles, share, start)) return share;
+      own = false;
+    } else {
+      sizes = own_sizes(s, a, tiles);
+    }
+  }
   // Of the list of tiles, which has gaps where each row and group begins a share of its own.
   int mine, before, total;
 #pragma unroll 1
