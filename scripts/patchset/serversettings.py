@@ -34,7 +34,7 @@ _SECRET = {
 }
 _HIDDEN = "***"
 # How a word begins that is no name of a model on a hub.
-_FOLDERS = ("/", "./", "../")
+_FOLDERS = ("/", "./", "../", "~")
 
 
 def complete(given: Sequence[str], gpus: int | None) -> list[str]:
@@ -62,13 +62,14 @@ def complete(given: Sequence[str], gpus: int | None) -> list[str]:
 def require_model(given: Sequence[str]) -> None:
     """Raise Failure(USAGE) for a model whose word can only be a folder, and there is none."""
     model = options(given).get("--model-path", "")
-    if model.startswith(_FOLDERS) and not Path(model).exists():
+    if _only_a_folder(model) and not Path(model).exists():
         raise Failure(
             Exit.USAGE,
             "there is no such folder of a model",
             where=model,
             state="no server was started",
-            next="name one that is there, or a name that SGLang downloads",
+            next="name one that is there, or a name that SGLang downloads, ORGANISATION/NAME, where "
+            "no folder has the name of the organisation",
         )
 
 
@@ -117,6 +118,15 @@ def without_secrets(given: Sequence[str]) -> list[str]:
 def tp_size(gpus: int) -> int:
     """The most GPUs that the model's heads can be split over."""
     return next(size for size in TP_SIZES if size <= gpus)
+
+
+def _only_a_folder(model: str) -> bool:
+    """Whether a word can't be a name on a hub, ORGANISATION/NAME, or an address such as s3://…"""
+    if "://" in model:
+        return False
+    first, _, name = model.partition("/")
+    beside = bool(name) and Path(first).is_dir()
+    return model.startswith(_FOLDERS) or beside or "/" in name or model.endswith("/")
 
 
 def _is_secret(name: str) -> bool:

@@ -382,5 +382,23 @@ def main(out: Path) -> None:
         print(*row.values())
 
 
+def needed(words: list[str]) -> str | None:
+    """What is missing to begin: a word for the result, GPUs, the patched tree."""
+    if len(words) != 1 or words[0].startswith("-"):
+        return "usage: python tests/gpu/local_heads_ranks.py OUT.json"
+    if not Path(words[0]).resolve().parent.is_dir():
+        return f"error: no folder {Path(words[0]).resolve().parent} for the result"
+    found = torch.cuda.device_count()
+    if found < RANKS:
+        return f"error: {RANKS} GPUs are needed, {found} seen; nothing was run"
+    try:
+        stock.tree()
+    except FileNotFoundError as error:
+        return f"error: {error}"
+    return None
+
+
 if __name__ == "__main__":
+    if said := needed(sys.argv[1:]):
+        sys.exit(said)
     main(Path(sys.argv[1]).resolve())

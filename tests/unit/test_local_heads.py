@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -272,3 +274,24 @@ def test_a_step_without_tokens_is_upstreams(seed):
             object.__setattr__(layer, "wo_b", wo_b)
 
         assert partial_output(module, weights, 1, 4, [], change) is weights.x
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ((), "usage: python tests/gpu/local_heads_ranks.py OUT.json"),
+        (("none/out.json",), "error: no folder "),
+        (("out.json",), "error: 2 GPUs are needed, 0 seen; nothing was run"),
+    ],
+)
+def test_the_ranks_alone_without_what_they_need(tmp_path, words, said):
+    script = Path(__file__).parents[1] / "gpu" / "local_heads_ranks.py"
+    done = subprocess.run(
+        [sys.executable, script, *words],
+        cwd=tmp_path,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and done.stderr.startswith(said), done.stderr
+    assert done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from made_records import RAW, VALUES, steps, write_raw, Made
 from made_series import snapshot
 from patchset import kernelbench
 from patchset.errors import Exit
-from patchset.records import figures, readers, rows, schema, stale
+from patchset.records import draft, figures, readers, rows, schema, stale
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,16 @@ def test_a_selection_that_is_not_there(recorded, select):
     assert done.returncode == Exit.USAGE
     assert "0099-gone" in done.stderr or "KEY=VALUE is expected" in done.stderr
     assert snapshot(recorded.records) == before
+
+
+def test_a_drafts_command_has_the_words_of_the_measuring_commands(own):
+    raw = steps(Made(own).root, VALUES)
+    made = []
+    for words in ({}, {"words": ["--serve=--tp 2 --port 3000"]}):
+        text = json.dumps(raw | words).encode()
+        record = draft.from_steps(text, RAW, "0030-indexer", "0020-environ", "title")
+        made.append(record["measurements"][0]["command"])
+    assert made[1] == f"{made[0]} '--serve=--tp 2 --port 3000'"
 
 
 def test_a_step_that_was_skipped_is_not_recorded(own):

@@ -225,14 +225,25 @@ def test_what_was_typed_comes_before_the_gpu(place, words, env, said, dry):
     assert said in done.stderr and "nvidia-smi" not in done.stderr
 
 
-@pytest.mark.parametrize("model", ["/none/m", "./none", "../none"])
-def test_a_folder_of_a_model_that_is_none(place, model):
+@pytest.mark.parametrize(
+    "model",
+    ["/none/m", "./none", "../none", "~/none", "none/", "none/of/these", "tree/none"],
+)
+def test_a_folder_of_a_model_that_is_none(place, monkeypatch, model):
+    monkeypatch.chdir(place)
     words = (*GIVEN[:2], "--model-path", model)
     done = without_gpu(place, *words)
     assert done.returncode == Exit.USAGE, done.stderr
     assert f"no such folder of a model\nwhere: {model}" in done.stderr
     # A dry run may be for another machine.
     assert without_gpu(place, *words, "--tp", "1", "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize("model", ["none", "none/none", "tree", "s3://none/of/these"])
+def test_what_may_be_a_model_elsewhere_goes_on_to_the_gpu(place, monkeypatch, model):
+    monkeypatch.chdir(place)
+    done = without_gpu(place, *GIVEN[:2], "--model-path", model)
+    assert done.returncode == Exit.ENVIRONMENT and "no nvidia-smi" in done.stderr
 
 
 def test_right_words_go_on_to_the_gpu(place):

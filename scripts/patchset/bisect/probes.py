@@ -10,6 +10,8 @@ from typing import Callable
 from ..errors import Exit, Failure
 
 LOWER, HIGHER = "lower", "higher"
+# How the words begin that a measuring program is given for the commands it runs.
+WORDS = ("--serve=", "--smoke=", "--bench=")
 
 
 @dataclass(frozen=True)

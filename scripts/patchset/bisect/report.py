@@ -11,7 +11,7 @@ from .. import atomic
 from ..errors import Exit
 from ..listing import columns
 from ..records import draft
-from . import measuring
+from . import measuring, probes
 from . import plan as plans
 from .history import Commit
 from .plan import TREE, Figures, Plan
@@ -170,8 +170,11 @@ def steps_of(
     plan: Plan, probe: Probe, commits: tuple[Commit, ...], known: dict[str, Figures]
 ) -> dict:
     """The raw file of a session: what was measured, with what, and each commit's figures."""
+    words = [word for word in plan.program if word.startswith(probes.WORDS)]
     return {
         "probe": plan.probe,
+        # More words for the commands that measure, as bisect took them.
+        **({"words": words} if words else {}),
         "what": probe.what,
         "unit": plan.unit,
         "better": plan.better,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,13 +62,14 @@ def measurement(
 def from_steps(raw: bytes, file: str, step: str, against: str, title: str) -> dict:
     """A record of one step and the one below it, not sealed yet: a draft to be recorded."""
     steps = json.loads(raw)
+    words = "".join(f" {shlex.quote(word)}" for word in steps.get("words", ()))
     made = measurement(
         "steps",
         [Raw("all", file, raw)],
         {"step": step, "against": against},
         status="measured",
         command=f"scripts/bisect.sh --find gain --probe {steps['probe']}"
-        f" --old {against} --new {step}",
+        f" --old {against} --new {step}{words}",
     )
     return {"id": step, "title": title, "parent": against, "measurements": [made]}
 
