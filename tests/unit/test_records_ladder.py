@@ -294,7 +294,7 @@ def test_a_changed_digit_of_the_record_is_found_out(made):
     assert before != record
     code, told = made.verify()
     assert code == Exit.NO
-    assert any("result is" in text for text in told["problems"])
+    assert any("result.rows.C=16.gain is 3.0" in text for text in told["problems"])
 
 
 def test_a_step_that_is_stale_says_so_in_the_ladder_too(made):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import benchnames
 from ..errors import Exit, Failure
 from . import readers, schema
 
@@ -39,6 +40,8 @@ def measurement(
 ) -> dict:
     """One measurement, its figures read from the raw files. Raises readers.Unreadable."""
     derived = readers.read(reader, {raw.arm: raw.parsed() for raw in raws}, select)
+    if reader == "kernel-bench":
+        _require_samples(command, derived["result"]["candidate"]["n"])
     return {
         "status": status,
         "command": command,
@@ -56,6 +59,16 @@ def measurement(
         "lineage": lineage,
         **derived,
     }
+
+
+def _require_samples(command: str, samples: int) -> None:
+    """Raise Unreadable for a command of the bench that would measure another number of times."""
+    said = f"--samples {samples}"
+    if samples != benchnames.SAMPLES and said not in command:
+        raise readers.Unreadable(
+            f"it has {samples} samples of an arm, and the command's default is "
+            f"{benchnames.SAMPLES}: add {said} to --command"
+        )
 
 
 def from_steps(raw: bytes, file: str, step: str, against: str, title: str) -> dict:
