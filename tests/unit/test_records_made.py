@@ -141,9 +141,11 @@ def test_a_command_measures_as_often_as_its_record_says(recorded):
     words = ["0030-indexer", "--reader", "kernel-bench", "--raw", raw]
     for pair in ("case=B1", "arm=ours", "against=stock", "sources=a.py"):
         words += ["--select", pair]
-    done = recorded.run("record", *words, "--command", "scripts/bench.sh kernel")
-    assert done.returncode == Exit.USAGE
-    assert "add --samples 15 to --command" in done.stderr
+    for other, measured in (("", 25), (" --samples 150", 150)):
+        command = f"scripts/bench.sh kernel{other}"
+        done = recorded.run("record", *words, "--command", command)
+        assert done.returncode == Exit.USAGE
+        assert f"--command measures {measured}: say --samples 15" in done.stderr
     command = "scripts/bench.sh kernel --samples 15"
     assert recorded.run("record", *words, "--command", command).returncode == 0
 

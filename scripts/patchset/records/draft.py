@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +64,12 @@ def measurement(
 
 def _require_samples(command: str, samples: int) -> None:
     """Raise Unreadable for a command of the bench that would measure another number of times."""
-    said = f"--samples {samples}"
-    if samples != benchnames.SAMPLES and said not in command:
+    said = re.search(r"--samples[ =](\d+)", command)
+    measured = int(said[1]) if said else benchnames.SAMPLES
+    if samples != measured:
         raise readers.Unreadable(
-            f"it has {samples} samples of an arm, and the command's default is "
-            f"{benchnames.SAMPLES}: add {said} to --command"
+            f"it has {samples} samples of an arm, and --command measures {measured}: say "
+            f"--samples {samples} there"
         )
 
 
