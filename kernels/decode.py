@@ -6,9 +6,10 @@ are one side of the matrix products, and a key is gathered once for all of them.
 
 The keys of all rows are a list of tiles, cut into equal shares for programs that all run at once: a long row
 among short ones is many programs' work, and nothing depends on the width of the index tables. A row that is
-no longer than a share is not cut. Of one that several programs had, each that finds all parts there within a
-few microseconds merges a slice, and the last to arrive what is left, always in the same order. No program
-depends on another.
+no longer than a share is not cut. Where there are programs enough, each row begins with a program of its own,
+so that none merges parts of two rows, and all that rows which are not cut leave over are the others'. Of a row
+that several programs had, each that finds all parts there within a few microseconds merges a slice, and the
+last to arrive what is left, always in the same order. No program depends on another.
 
 CUDA C++ (``decode.cu``), because Triton widens the keys through shared memory.
 
@@ -86,8 +87,8 @@ class DecodeConfig:
         return -(-(self.stages * stage + heads + rest) // 16) * 16
 
 
-# By tiles of heads, and by whether an SM has over 200 KB of shared memory. Three tiles there only where they are
-# small: three of 64 keys are 3 % faster for 2,048 rows, but 4 % slower for 64.
+# By tiles of heads, and by whether an SM has over 200 KB of shared memory. Two tiles of 64 keys where there is
+# room for three: with three, 2,048 rows are 3 % faster, but 64 rows 4 % slower.
 CONFIGS = {
     (1, False): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),
     (1, True): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),

@@ -30,6 +30,14 @@ __device__ int tiles_of(const Arguments& a, int row) {
   return max(1, up(a.near.length(row) + a.far.length(row), TILE));
 }
 
+// The sum of `value` over all threads.
+__device__ int sum_of_all(Shared& s, int value) {
+  const int part = __reduce_add_sync(ALL, value);
+  if (lane() == 0) s.partial[warp()] = part;
+  __syncthreads();
+  return __reduce_add_sync(ALL, lane() < WARPS ? s.partial[lane()] : 0);
+}
+
 // The sum of `value` over the threads before this one, and over all.
 __device__ int sum_before(Shared& s, int value, int& total) {
   int inclusive = value;
@@ -51,15 +59,82 @@ __device__ int sum_before(Shared& s, int value, int& total) {
 struct Share {
   int size, left, whole;
 
+  __device__ void resize(const Arguments& a, int tiles) {
+    size = tiles;
+    whole = max(a.whole, tiles);
+  }
+
+  // Programs of a row and group whose first tile is the first of a share.
+  __device__ int programs(int tiles) const { return tiles > whole ? up(tiles, size) : min(tiles, 1); }
+
   // Whether a tile, the first ones of the share done, is this program's.
   __device__ bool has(Info info) const { return left > 0 || (info.tile > 0 && info.tiles <= whole); }
 };
 
+__device__ int share_size(int tiles) {
+  // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
+  return up(tiles, tiles <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x);
+}
+
+// Sizes of a share with which it is worth while that each row and group begins one of its own.
+struct Sizes {
+  int least, most;
+};
+
+// At most a tile more than equal shares have: no program has parts of two rows then, and those that are not cut,
+// of which each has one program, leave more of them to the others. With less than `least` those don't fit.
+__device__ Sizes own_sizes(Shared& s, const Arguments& a, int mine) {
+  const int uncut = __syncthreads_count(mine > 0 && mine <= a.whole) * a.groups;
+  const int tiles = sum_of_all(s, mine) * a.groups;
+  const int most = share_size(tiles) + 1;
+  if (uncut == a.rows * a.groups) return {1, most};
+  return {max(1, up(tiles - uncut * a.whole, int(gridDim.x) - uncut)), most};
+}
+
+// The share of a program where all rows have as many tiles, if each row and group may begin one of its own: nothing
+// has to be added up.
+__device__ bool find_equal_share(const Arguments& a, int units, int tiles, Share& share, Cursor& start) {
+  const bool uncut = tiles <= a.whole;
+  const int size = uncut ? tiles : up(tiles, int(gridDim.x) / units);
+  if (!uncut && size > share_size(tiles * units) + 1) return false;
+  share.resize(a, size);
+  const int programs = share.programs(tiles), unit = blockIdx.x / programs;
+  start.info.begin = unit * programs * size;
+  if (unit >= units) return true;
+  start.seek(a, unit);
+  start.info.tile = (blockIdx.x - unit * programs) * size;
+  share.left = min(size, tiles - start.info.tile);
+  return true;
+}
+
 __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   int row = a.rows == 1 ? 0 : threadIdx.x;
-  int mine = row < a.rows ? tiles_of(a, row) : 0;
-  int before = 0, total = mine;
-  if (a.rows > 1) before = sum_before(s, mine, total);
+  const int tiles = row < a.rows ? tiles_of(a, row) : 0;
+  Share share{0, 0, a.whole};
+  const int units = a.rows * a.groups;
+  bool own = units > 1 && units <= gridDim.x && a.rows <= THREADS;
+  Sizes sizes{0, 0};
+  if (own) {
+    const int first_tiles = tiles_of(a, 0);
+    if (a.rows == 1 || !__syncthreads_or(row < a.rows && tiles != first_tiles)) {
+      if (find_equal_share(a, units, first_tiles, share, start)) return share;
+      own = false;
+    } else {
+      sizes = own_sizes(s, a, tiles);
+    }
+  }
+  // Of the list of tiles, which has gaps where each row and group begins a share of its own.
+  int mine, before, total;
+#pragma unroll 1
+  while (true) {
+    own = own && sizes.least <= sizes.most;
+    if (own) share.resize(a, sizes.least++);
+    mine = own ? share.programs(tiles) * share.size : tiles;
+    before = 0;
+    total = mine;
+    if (a.rows > 1) before = sum_before(s, mine, total);
+    if (!own || total * a.groups <= share.size * gridDim.x) break;
+  }
   int end = total;
   if (a.rows > THREADS) {
     int later = 0, rest;
@@ -69,9 +144,7 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
     total += rest;
   }
   total *= a.groups;
-  // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
-  Share share{up(total, total <= gridDim.x ? up(gridDim.x, PROGRAMS_PER_SM) : gridDim.x), 0, a.whole};
-  share.whole = max(a.whole, share.size);
+  if (!own) share.resize(a, share_size(total));
   const int first = blockIdx.x * share.size;
   share.left = min(share.size, total - first);
   if (share.left <= 0) return share;
@@ -99,7 +172,9 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   start.info.begin = begin + group * mine;
   start.seek(a, row * a.groups + group);
   start.info.tile = first - start.info.begin;
-  if (start.info.tile > 0 && start.info.tiles <= share.whole) {
+  if (own) {
+    share.left = min(share.size, start.info.tiles - start.info.tile);
+  } else if (start.info.tile > 0 && start.info.tiles <= share.whole) {
     share.left -= start.info.tiles - start.info.tile;
     start.info.tile = start.info.tiles - 1;
     if (share.left > 0) start.step(a);
@@ -170,9 +245,9 @@ __device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key 
 #pragma unroll
   for (int n = 0; n < KEYS_PER_WARP; ++n) {
     const unsigned char* from = *pointer_beside(s.tile[stage], first + n);
-    copy16_async<0>(to + n * STRIDE + lane(), from + lane() * 16, keys >> n & 1);
+    copy16_async(to + n * STRIDE + lane(), from + lane() * 16, keys >> n & 1);
   }
   const int unit = 32 + lane() / KEYS_PER_WARP;
-  if (unit < UNITS) copy16_async<0>(to + key_of_lane() * STRIDE + unit, bytes + unit * 16, some);
+  if (unit < UNITS) copy16_async(to + key_of_lane() * STRIDE + unit, bytes + unit * 16, some);
   if (threadIdx.x == 0) s.info[stage] = info;
 }

@@ -42,7 +42,7 @@ __device__ void copy_part(const Linear& arg, int tile, int k, int4 (&to)[ROWS][C
   for (int i = 0; i < ROWS; i += ROWS_AT_ONCE) {
     const int row = i + lane() / CHUNKS;
     const unsigned long long offset = (unsigned long long)(unsigned(min(row, last))) * (2 * unsigned(arg.stride_x));
-    copy16_async<0>(&to[row][placed(row, chunk)], from + offset, k < arg.width);
+    copy16_async(&to[row][placed(row, chunk)], from + offset, k < arg.width);
   }
 }
 

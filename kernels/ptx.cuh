@@ -7,12 +7,10 @@
 
 __device__ unsigned shared_address(const void* at) { return unsigned(__cvta_generic_to_shared(at)); }
 
-// Copy to shared memory in the background, from the same offset to the same; without `some`, write zeros and
-// read nothing.
-template <int OFFSET>
+// Copy to shared memory in the background; without `some`, write zeros and read nothing.
 __device__ void copy16_async(void* to, const void* from, bool some) {
-  asm volatile("cp.async.cg.shared.global [%0 + %3], [%1 + %3], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(some ? 16 : 0), "n"(OFFSET)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(some ? 16 : 0)
                : "memory");
 }
 __device__ void copy8_async(void* to, const void* from, bool some) {

@@ -7,6 +7,7 @@
 #   gpu        numerics, graphs, determinism, memory                   a CUDA GPU
 #
 # Without a TIER: all, where gpu is left out, and said so, if there is no CUDA GPU.
+# unit and interpret run in as many processes as there are cores, at most 8.
 # PATCHSET_TEST_PYTHON names a Python with torch, triton and pytest to use instead of making
 # .venv-test (on a GPU host: the one that serves).
 set -uo pipefail
@@ -53,15 +54,23 @@ unset TRITON_INTERPRET
 failed=0
 summary=()
 
+# Neighbours of a file share what it sets up, so each process begins with a run of them.
+spread=(--numprocesses auto --maxprocesses 8 --dist worksteal)
+if ! "$python" -c 'import xdist' 2>/dev/null; then
+    echo "note: $python has no pytest-xdist, so each tier runs in one process" >&2
+    spread=()
+fi
+
 run_tier() {
     local tier=$1 status
     echo
     echo "== $tier"
-    if [ "$tier" = interpret ]; then
-        TRITON_INTERPRET=1 "$python" -m pytest "tests/$tier"
-    else
-        "$python" -m pytest "tests/$tier"
-    fi
+    case $tier in
+        unit) "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
+        interpret) TRITON_INTERPRET=1 "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
+        # aot prints a table of its own at the end; one GPU is timed by one process.
+        *) "$python" -m pytest "tests/$tier" ;;
+    esac
     status=$?
     if [ $status = 0 ]; then
         summary+=("$tier: passed")

@@ -230,6 +230,15 @@ inline int __syncthreads_or(int mine) {
   return any[word];
 }
 
+inline int __syncthreads_count(int mine) {
+  static int counts[2], calls;
+  if (on_cpu::block_barrier.arrived == 0) counts[++calls % 2] = 0;
+  counts[calls % 2] += mine != 0;
+  const int word = calls % 2;
+  __syncthreads();
+  return counts[word];
+}
+
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

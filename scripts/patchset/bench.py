@@ -12,6 +12,9 @@ from pathlib import Path
 from . import benchnames, optiontypes
 from .errors import Exit, Failure
 
+_HERE = ("kernel", "roofline")
+_SERVERS = ("serving", "steps")
+
 
 def main(argv: list[str]) -> int:
     """Run one benchmark and return the exit code; an expected failure is printed, not raised."""
@@ -24,8 +27,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument(
         "what",
-        choices=["kernel", "roofline"],
-        help="kernel: time them here; roofline: render docs/roofline.md (no GPU needed)",
+        type=_what,
+        metavar=f"{{{','.join((*_HERE, *_SERVERS))}}}",
+        help="kernel: time them here; roofline: render docs/roofline.md (no GPU needed); serving, steps: running servers",
     )
     parser.add_argument(
         "--case",
@@ -39,8 +43,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--samples",
         type=optiontypes.count,
-        default=25,
-        help="measurements per arm (default 25)",
+        default=benchnames.SAMPLES,
+        help=f"measurements per arm (default {benchnames.SAMPLES})",
     )
     parser.add_argument(
         "--without",
@@ -62,6 +66,19 @@ def main(argv: list[str]) -> int:
     except Failure as failure:
         print("\n".join(failure.lines()), file=sys.stderr)
         return int(failure.code)
+
+
+def _what(text: str) -> str:
+    if text in _SERVERS:
+        # bench.sh hands them over where they are its first word.
+        raise argparse.ArgumentTypeError(
+            f"name {text} before its options: scripts/bench.sh {text} ..."
+        )
+    if text not in _HERE:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} can't be measured: choose of {', '.join((*_HERE, *_SERVERS))}"
+        )
+    return text
 
 
 def _run(arguments: argparse.Namespace) -> int:

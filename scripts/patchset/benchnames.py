@@ -39,6 +39,9 @@ GROUPS = {
     "hc_sum": ("hc-sum-rows",),
 }
 
+# Measurements of an arm where nobody says how many.
+SAMPLES = 25
+
 # The peers that --without takes, as peers.py has them.
 PEERS = ("stock", "DeepGEMM", "TileLang", "v1", "v2", "torch.topk", "FlashMLA")
 

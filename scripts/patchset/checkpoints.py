@@ -39,8 +39,8 @@ def render(
     """
     known = schema.load_all(records)
     today = stale.now(pin, applied, kernels)
-    steps = [(STOCK, _stock(pin))]
-    steps += [(each.patch.name, each.patch.subject) for each in applied]
+    steps = [(STOCK, pin.commit, _stock(pin))]
+    steps += [(each.patch.name, each.commit, each.patch.subject) for each in applied]
     parts = [
         _HEADER.format(version=pin.version),
         _gains(steps, known, today),
@@ -70,14 +70,16 @@ def is_current(path: Path, text: str) -> bool:
     return path.exists() and path.read_bytes() == text.encode()
 
 
-def _gains(steps: list[tuple[str, str]], known: dict[str, dict], today: Now) -> str:
-    table = [
-        ("checkpoint", "what changed", "gain", "on what", "how sure", "see it again")
-    ]
-    for name, subject in steps:
-        measured = rows.of(known.get(name), today) or [("none",) * 4]
+def _gains(
+    steps: list[tuple[str, str, str]], known: dict[str, dict], today: Now
+) -> str:
+    head = ("gain", "on what", "how sure", "see it again")
+    table = [("checkpoint", "commit", "what changed", *head)]
+    for name, commit, subject in steps:
+        measured = rows.of(known.get(name), today) or [("none",) * len(head)]
+        step = (name, f"`{commit[:12]}`", subject)
         for number, cells in enumerate(measured):
-            table.append((name, subject, *cells) if not number else ("", "", *cells))
+            table.append((*(("",) * len(step) if number else step), *cells))
     return rows.table(table)
 
 

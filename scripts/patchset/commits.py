@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,11 @@ def commit_series(
             parent = commit_tree(repo_dir, tree, parent, patch.head)
             applied.append(Applied(patch=patch, commit=parent, tree=tree))
         return applied
+
+
+def tip(base_commit: str, applied: Sequence[Applied]) -> str:
+    """The last commit of a series on its base, which is the base where no patch was applied."""
+    return applied[-1].commit if applied else base_commit
 
 
 def commit_tree(

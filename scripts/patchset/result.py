@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from . import invocation
-from .commits import Applied
+from .commits import Applied, tip
 from .listing import LIMIT, columns, counted
 from .own_work import OwnWork
 
@@ -36,7 +36,7 @@ class TreeResult:
 
     @property
     def tip(self) -> str:
-        return self.applied[-1].commit
+        return tip(self.base, self.applied)
 
     def as_json(self) -> dict:
         """The same facts for a script."""

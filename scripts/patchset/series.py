@@ -13,6 +13,8 @@ from .errors import Exit, Failure
 from .mail import FileChange, Head
 from .pin import Pin, load_pin
 
+# What stands before the first patch, named as if it were one.
+RELEASE = "0000-stock"
 FILE_NAME = re.compile(r"(\d{4})-[a-z0-9][a-z0-9.-]*\.patch")
 
 
@@ -99,10 +101,25 @@ class Series:
             next="choose one of: " + ", ".join(patch.name for patch in self.patches),
         )
 
+    @property
+    def last(self) -> str:
+        """The name of the last patch; of the release where there is none."""
+        return self.patches[-1].name if self.patches else RELEASE
+
     def upto(self, which: str) -> Series:
-        """The series cut right after one patch, given by number or name. Raises Failure(USAGE)."""
+        """The series cut right after one patch, given by number or name, or without any: 0000.
+
+        Raises Failure(USAGE).
+        """
+        if is_release(which):
+            return replace(self, patches=())
         last = self.patches.index(self.find(which))
         return replace(self, patches=self.patches[: last + 1])
+
+
+def is_release(which: str) -> bool:
+    """Whether this is how the release is named, as if it were a patch: its number or name."""
+    return which == RELEASE or which.zfill(4) == RELEASE[:4]
 
 
 def load_series(directory: Path) -> Series:

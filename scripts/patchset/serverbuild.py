@@ -10,7 +10,7 @@ from pathlib import Path
 from .errors import Exit, Failure
 from .listing import listed
 from .series import Series
-from .state import State, read_state
+from .state import State, blob_id, read_state
 
 STOCK = "stock"
 TELLS_FROM = "0025-server-info"
@@ -91,14 +91,42 @@ def build_of(info: dict, series: Series, checkpoints: Path) -> Build:
         return Build(release, None, STOCK, None, {})
     files = told[0]["files"]
     state = read_state(lambda path: files.get(path.removeprefix(_PREFIX)), series)
-    name = series.patches[state.applied - 1].name if state.applied else STOCK
-    whole = state.kind in ("applied", "partly", "pristine")
-    commit = _commits(checkpoints).get(name) if whole else None
     paths = {
         flag: Taken(**taken) if taken else None
         for flag, taken in told[0].get("paths", {}).items()
     }
-    return Build(release, state, name, commit, paths)
+    return Build(release, state, *_checkpoint(state, series, checkpoints), paths)
+
+
+def build_in(tree: Path, release: str, series: Series, checkpoints: Path) -> Build:
+    """Read the tree that a server was started from, where it tells nothing itself: before TELLS_FROM.
+
+    Raises Failure(SERVER) when a server of this tree would tell.
+    """
+    state = read_state(lambda path: blob_id(_read(tree / path)), series)
+    if state.kind == "pristine":
+        return Build(release, None, STOCK, None, {})
+    name, commit = _checkpoint(state, series, checkpoints)
+    if tells(name):
+        raise _failure(
+            f"the tree stands at {name}, and a server of it would say so: this one says nothing",
+            where=str(tree),
+            next="name the tree that the server was started from",
+        )
+    return Build(release, state, name, commit, {})
+
+
+def _checkpoint(
+    state: State, series: Series, checkpoints: Path
+) -> tuple[str, str | None]:
+    name = series.patches[state.applied - 1].name if state.applied else STOCK
+    whole = state.kind in ("applied", "partly", "pristine")
+    return name, _commits(checkpoints).get(name) if whole else None
+
+
+def tells(name: str) -> bool:
+    """Whether a server at the patch of this name says which patches it runs."""
+    return name >= TELLS_FROM
 
 
 def require(build: Build, wanted: str, series: Series) -> None:
@@ -117,7 +145,12 @@ def require(build: Build, wanted: str, series: Series) -> None:
     if build.state is None:
         raise _failure(
             "this server is not a patched build: its /server_info names no patches",
-            next="serve the patched tree with scripts/serve.sh; for a stock server say --build stock",
+            next=(
+                "serve the patched tree with scripts/serve.sh; for a stock server say --build stock"
+                if tells(name)
+                else f"a server before {TELLS_FROM} can't tell: scripts/bench.sh steps reads its tree, "
+                "--tree NAME=DIR"
+            ),
         )
     if build.state.foreign:
         raise _failure(
@@ -167,6 +200,10 @@ def require_ours_active(build: Build, flags: Sequence[str] = ()) -> None:
             where=listed(other) or "no step has asked for any flag",
             next="set the flags named there, or leave out --active",
         )
+
+
+def _read(file: Path) -> bytes | None:
+    return file.read_bytes() if file.is_file() else None
 
 
 def _commits(checkpoints: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ from .errors import Exit, Failure
 from .journal import Journal, Manifest
 from .listing import counted, listed
 from .series import Series
-from .state import State, read_state
+from .state import State, blob_id, read_state
 
 FOLDER = "sm120-patchset"
 PREFIX = "python/"
@@ -112,7 +112,7 @@ class SiteFiles:
 
     def state(self, series: Series) -> State:
         """How much of `series` the files hold."""
-        return read_state(lambda path: _blob_id(self.read(path)), series)
+        return read_state(lambda path: blob_id(self.read(path)), series)
 
     def require_pristine(self, state: State) -> None:
         """Raises Failure(PATCH) unless every file that the series touches is the pin's."""
@@ -256,9 +256,3 @@ def _difference(there: list[dict[str, str]], asked: list[dict[str, str]]) -> str
         return f"{len(there)} patches are in place, {more} more than asked for"
     names = ", ".join(patch["name"] for patch in there)
     return f"another series is in place: {names}"
-
-
-def _blob_id(data: bytes | None) -> str | None:
-    if data is None:
-        return None
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()

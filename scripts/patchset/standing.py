@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import base, gitenv, invocation, operation, origin, own_work, scratchrepo
-from .commits import commit_series
+from .commits import commit_series, tip
 from .errors import Exit, Failure
 from .listing import listed
 from .origin import Origin
@@ -76,7 +76,7 @@ class Asked:
         if self.source != "wheel":
             words += ["--source", self.source]
         if self.wanted != self.series:
-            words += ["--upto", self.wanted.patches[-1].name]
+            words += ["--upto", self.wanted.last]
         return invocation.again(*words, "--to", str(self.target), "--force")
 
 
@@ -135,8 +135,9 @@ def _read(asked: Asked) -> TreeResult | Replaceable:
         return Replaceable(MADE_AGAIN)
     with scratchrepo.borrowing(target) as scratch:
         applied = commit_series(scratch, base_commit, asked.wanted)
-        tree = gitenv.text(scratch, "rev-parse", f"{work.tip}^{{tree}}")
-        if tree != applied[-1].tree:
+        wanted = tip(base_commit, applied)
+        command = ("rev-parse", f"{work.tip}^{{tree}}", f"{wanted}^{{tree}}")
+        if len(set(gitenv.text(scratch, *command).split())) > 1:
             if changed:
                 raise _outdated(asked, made_from, work)
             raise _other_content(asked, scratch, base_commit, work.tip)
@@ -242,9 +243,8 @@ def _other_content(asked: Asked, scratch: Path, base_commit: str, head: str) -> 
             f"keep your work on another branch, then {asked.again}",
             listed(others),
         )
-    last = asked.wanted.patches[-1].name
     number = len(asked.wanted.patches)
-    wanted = f"{number} {'was' if number == 1 else 'were'} asked for (up to {last})"
+    wanted = f"{number} {'was' if number == 1 else 'were'} asked for (up to {asked.wanted.last})"
     return _refuse(target, f"{count}, {wanted}", asked.again)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Callable
 
@@ -55,6 +56,13 @@ def read_state(blob_of: Callable[[str], str | None], series: Series) -> State:
     )
     applied = min(max(found) for found in known.values())
     return State(applied=applied, total=total, foreign=foreign, partial=partial)
+
+
+def blob_id(data: bytes | None) -> str | None:
+    """Git's id of a file of these bytes; None where there is no file."""
+    if data is None:
+        return None
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def _blobs(series: Series) -> dict[str, list[str | None]]:

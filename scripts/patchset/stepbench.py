@@ -4,7 +4,8 @@ What is measured is a dictionary, which is kept after each measurement:
 
     date, machine, notes  when, where, and what the user wants kept with the figures
     load                  input_tokens, output_tokens of each number of rows, seed, reps
-    arms                  name, against, build, settings, model: as each server tells
+    arms                  name, against, build, settings, model: as each server tells; told_by "tree"
+                          where the build is that of the tree that it was started from
     runs                  arm, rows, rep (0 warms up), times in seconds, step_ms, tok_s
     answers               arm, rows, said: tokens and the best ones at each place, of as many
                           lists as 16 rows need
@@ -199,13 +200,23 @@ class StepBench:
         )
 
 
-def told(server: Server, arm: Arm, series: Series, checkpoints: Path) -> dict:
-    """What a server says that it is. Raises Failure(SERVER) unless it is the wanted build."""
+def told(
+    server: Server, arm: Arm, series: Series, checkpoints: Path, tree: Path | None
+) -> dict:
+    """What a server says that it is; of one that says nothing of patches, what its tree says.
+
+    Raises Failure(SERVER) unless it is the wanted build.
+    """
     info = server.get("/server_info")
     build = serverbuild.build_of(info, series, checkpoints)
+    told_by = "server"
+    if tree and build.state is None:
+        build = serverbuild.build_in(tree, build.release, series, checkpoints)
+        told_by = "tree"
     serverbuild.require(build, arm.build or series.patches[-1].name, series)
     return {
         "build": build.as_json(),
+        "told_by": told_by,
         "settings": serverfacts.settings(info),
         "model": serverfacts.model(info),
     }

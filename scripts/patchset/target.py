@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from . import base, disk, gitenv, invocation, lock, origin, standing
-from .commits import Applied, commit_series
+from .commits import Applied, commit_series, tip
 from .errors import Exit, Failure
 from .result import TreeResult
 from .series import Series
@@ -173,7 +173,7 @@ def _finish(
     """Refs, marks and files of a repository that has all its commits."""
     refs = {
         base.REF: base_commit,
-        f"refs/heads/{base.BRANCH}": applied[-1].commit,
+        f"refs/heads/{base.BRANCH}": tip(base_commit, applied),
         f"refs/tags/{base.STOCK_TAG}": base_commit,
     }
     for each in applied:
@@ -181,7 +181,7 @@ def _finish(
             refs[f"refs/tags/checkpoint/{each.patch.evidence}"] = each.commit
     updates = "".join(f"update {ref} {commit}\n" for ref, commit in refs.items())
     gitenv.run(new, "update-ref", "--stdin", input=updates.encode())
-    origin.write_new(new, asked.series, asked.source, applied[-1].commit)
+    origin.write_new(new, asked.series, asked.source, tip(base_commit, applied))
     (new / ".git" / "info" / "exclude").write_text(_IGNORED)
     gitenv.run(new, "symbolic-ref", "HEAD", f"refs/heads/{base.BRANCH}")
     gitenv.run(new, "reset", "--quiet", "--hard")

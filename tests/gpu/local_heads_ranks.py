@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -356,6 +357,7 @@ def main(out: Path) -> None:
     for rank in range(RANKS):
         (out.parent / f"rank.{rank}").unlink()
     record = dict(
+        date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         gpu=torch.cuda.get_device_name(),
         torch=torch.__version__,
         cuda=torch.version.cuda,

@@ -62,8 +62,14 @@ def test_long_rows(keys, num_splits, seed):
 @pytest.mark.parametrize("scores", ("normal", "peaked", "flat"))
 @pytest.mark.parametrize("far", (512, 8_192))
 def test_errors_are_not_above_the_stock_kernels(scores, far, seed):
+    """On rows enough: with peaked scores both round the same values, and the stock kernel's errors are larger by its
+    second rounding, of one cache's result, which shows only in rows where both caches have weight.
+    """
     module = stock.attention_module("flash_mla_sm120_triton.py")
-    case = DecodeCase("e", (128,) * 4, (far,) * 4, scores=scores, width=far, e4m3=True)
+    rows = 64
+    case = DecodeCase(
+        "e", (128,) * rows, (far,) * rows, scores=scores, width=far, e4m3=True
+    )
     inputs = make_decode(case, DEVICE, seed)
     want = sparse_mla_decode_ref(*inputs).out
 

@@ -154,6 +154,44 @@ def test_a_row_of_few_keys_is_one_programs(keys, shared_out, seed):
     assert (not workspace.partials.isnan().all()) == shared_out
 
 
+def parts_left(inputs, programs: int, monkeypatch, seed: int) -> list[int]:
+    """Run on a GPU of as many programs; how many parts of a row each of them left for others to merge."""
+    monkeypatch.setattr(decode, "sm_count", lambda _: programs)
+    rows, _, heads, _ = inputs.q.shape
+    workspace = decode_workspace(heads, "cpu")
+    assert_attention(inputs, run(inputs, workspace=workspace, seed=seed))
+    values = decode.config_for(rows, heads, inputs.q.device).partial_values
+    left = ~workspace.partials[: 2 * programs * values : values].isnan()
+    return left.view(2, programs).sum(0).tolist()
+
+
+@pytest.mark.parametrize("place", (0, 3, 7))
+def test_a_long_row_is_done_by_all_programs_that_short_ones_leave(
+    place, seed, monkeypatch
+):
+    """31 tiles for 12 programs. Of equal shares, of three tiles, seven short rows of three would leave four."""
+    far = [2] * 7
+    far.insert(place, 512)
+    case = DecodeCase("own", (128,) * 8, tuple(far), far_page=2)
+    left = parts_left(make_decode(case, seed=seed), 12, monkeypatch, seed)
+    assert sorted(left) == [0] * 7 + [1] * 5
+
+
+@pytest.mark.parametrize("rows,heads,far", ((3, 16, 512), (1, 64, 512), (5, 16, 576)))
+def test_no_program_has_parts_of_two_rows(rows, heads, far, seed, monkeypatch):
+    """Rows and groups of ten or eleven tiles for 12 programs, of which equal shares would have parts of two."""
+    case = DecodeCase("own", (128,) * rows, (far,) * rows, heads=heads, width=far)
+    left = parts_left(make_decode(case, seed=seed), 12, monkeypatch, seed)
+    assert max(left) == 1
+
+
+def test_equal_shares_where_own_ones_would_be_much_longer(seed, monkeypatch):
+    """Seven rows of ten tiles for twelve programs: equal shares are six, one program to each row would have ten."""
+    case = DecodeCase("equal", (128,) * 7, (512,) * 7)
+    left = parts_left(make_decode(case, seed=seed), 12, monkeypatch, seed)
+    assert max(left) == 2
+
+
 def test_the_width_changes_nothing(seed):
     narrow = make_decode(LONG, seed=seed)
     wide = narrow._replace(

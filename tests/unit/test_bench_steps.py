@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import stock
 from fake_server import Fake, serving
 from made_wheel import ROOT, patchset
 from patchset import gputrace
@@ -283,6 +284,56 @@ def test_a_server_that_never_comes_is_not_waited_for_longer(out):
     done = steps(out, patched(), options=options)
     assert done.returncode == Exit.SERVER
     assert "gone: no server answers at http://127.0.0.1:9" in done.stderr
+
+
+def test_an_unknown_build_is_refused_before_anybody_is_waited_for(out):
+    options = ("--arm", "gone=http://127.0.0.1:9@0031", "--wait", "600")
+    began = time.monotonic()
+    done = steps(out, patched(), options=options)
+    assert done.returncode == Exit.USAGE and time.monotonic() - began < 60
+    assert "no patch '0031' in the series" in done.stderr
+    assert "waiting for" not in done.stderr
+
+
+def test_the_tree_of_a_server_that_says_nothing_is_read(out):
+    """The tree's own server would tell, so this one is none of it; one that tells is believed."""
+    tree = str(stock.tree())
+    done = steps(out, Fake(), build="@0020", options=("--tree", f"a={tree}"))
+    assert done.returncode == Exit.SERVER
+    assert (
+        f"a: the tree stands at {TIP}, and a server of it would say so" in done.stderr
+    )
+    assert not out.exists()
+    done = steps(
+        out, Fake(), patched(), build="@stock", options=("--tree", f"b={tree}")
+    )
+    assert done.returncode == 0, done.stderr
+    assert [arm["told_by"] for arm in raw(out)["arms"]] == ["server", "server"]
+
+
+def test_a_tree_of_a_release_is_its_servers_word(out, tmp_path):
+    stock.unpack_release(tmp_path / "tree")
+    options = ("--tree", f"a={tmp_path / 'tree'}")
+    done = steps(out, Fake(), build="@stock", options=options)
+    assert done.returncode == 0, done.stderr
+    (arm,) = raw(out)["arms"]
+    assert (arm["told_by"], arm["build"]["checkpoint"]) == ("tree", "stock")
+    other = out.with_stem("other")
+    done = steps(other, Fake(), build="@0020", options=options)
+    assert done.returncode == Exit.SERVER and "not a patched build" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ("b=.", "--tree b=.: NAME=DIR is expected, of a"),
+        ("a", "--tree a: NAME=DIR is expected, of a"),
+        ("a=nowhere", "this is no SGLang tree: it has no python/sglang"),
+    ],
+)
+def test_what_is_no_tree(out, words, said):
+    done = steps(out, Fake(), options=("--tree", words))
+    assert done.returncode == Exit.USAGE and said in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,25 @@ def test_the_names_are_known_without_torch(bare):
     assert all(name in shown for name in [*groups, *sum(groups.values(), ())])
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (
+            ("foo",),
+            "'foo' can't be measured: choose of kernel, roofline, serving, steps",
+        ),
+        ((), "required: {kernel,roofline,serving,steps}"),
+        (
+            ("--samples", "3", "steps"),
+            "name steps before its options: scripts/bench.sh",
+        ),
+    ],
+)
+def test_what_is_not_to_be_measured_here(bare, words, said):
+    done = bare(*words)
+    assert done.returncode == Exit.USAGE and said in done.stderr
+
+
 def test_every_name_is_one_kernel_or_group():
     names = [b.kernel for b in kernelbench.BENCHES]
     names += [group for b in kernelbench.BENCHES for group in b.groups]

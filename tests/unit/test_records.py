@@ -27,6 +27,8 @@ def test_what_was_recorded_is_verified_and_rendered(recorded):
     assert measurement["result"]["gain"] == 5
     assert list(measurement["lineage"]) == list(VALUES)
     page = recorded.page.read_text()
+    commit = steps(recorded.root, VALUES)["steps"][3]["commit"]
+    assert f"| 0030-indexer | `{commit[:12]}` | indexer: change what it says |" in page
     assert "| 5.00x (50 us to 10 us) | speed of a test; any machine, no GPU |" in page
     assert "| measured 2026-11-29; n = 1 and 1 in one run, 5.00x to 5.00x |" in page
     assert "| 100 us | speed of a test" in page
@@ -132,8 +134,27 @@ def test_a_figure_that_was_sealed_again_is_recomputed(recorded):
     code, told = recorded.verify()
     assert code == Exit.NO
     problem, page = told["problems"]
-    assert problem.startswith("0030-indexer, measurement 1: result is {")
-    assert "the raw files give {" in problem and "CHECKPOINTS.md" in page
+    assert problem == (
+        "0030-indexer, measurement 1: result.gain is 7, the raw files give 5.0"
+    )
+    assert "CHECKPOINTS.md" in page
+
+
+def test_a_difference_far_in_a_long_text_is_shown(recorded):
+    path = recorded.records / "0030-indexer.json"
+    found = json.loads(path.read_text())
+    (measurement,) = found["measurements"]
+    whole = {**measurement, "notes": f"{'same ' * 60}kept{' same' * 60}", "flags": {}}
+    given = {**whole, "notes": whole["notes"].replace("kept", "given")}
+    (line,) = verify._differing("notes", whole["notes"], given["notes"])
+    assert "same same kept same" in line and "same same given same" in line
+    assert len(line) < 320 and line.count("...") == 4
+    (line,) = verify._differing("flags", {"A": {"ours": True}}, {"A": {}})
+    assert line == "flags.A.ours is True, the raw files give nothing"
+    assert verify._differing("flags", {"A": 1}, {"A": 1}) == []
+    assert verify._differing("runs", [1, 2], [1, 3]) == [
+        "runs is [1, 2], the raw files give [1, 3]"
+    ]
 
 
 def test_a_raw_file_that_was_changed_with_its_list(recorded):
@@ -143,7 +164,7 @@ def test_a_raw_file_that_was_changed_with_its_list(recorded):
     code, told = recorded.verify()
     assert code == Exit.NO
     assert any(f"{RAW} was changed: its sha256 differs" in p for p in told["problems"])
-    assert any("result is {" in problem for problem in told["problems"])
+    assert any("result.candidate." in problem for problem in told["problems"])
 
 
 def test_raw_files_that_no_record_names_are_watched_too(recorded):

@@ -232,6 +232,19 @@ def test_the_ladder_on_the_page_and_its_chart(made):
     assert code == 0 and told["stale"] == []
 
 
+def test_flags_that_were_forced_are_named(made):
+    known = schema.load_all(made.records)
+    today = stale.Now({}, {}, {}, {})
+    assert "export" not in ladder.section(known, today)
+    (measured,) = known["0030-indexer"]["measurements"][:1]
+    measured["flags"] = {
+        flag: {"path": f"x: some path ({flag}={word}, cuda 9.0)", "ours": word == "on"}
+        for flag, word in (("SGLANG_B", "on"), ("SGLANG_A", "on"), ("SGLANG_C", "off"))
+    } | {"SGLANG_D": None}
+    section = ladder.section(known, today)
+    assert "\nexport SGLANG_A=on SGLANG_B=on\n```\n" in section
+
+
 def test_a_checkpoint_beside_itself_is_no_step_of_the_chart():
     def drawn(*pairs):
         measured = [
@@ -294,7 +307,7 @@ def test_a_changed_digit_of_the_record_is_found_out(made):
     assert before != record
     code, told = made.verify()
     assert code == Exit.NO
-    assert any("result is" in text for text in told["problems"])
+    assert any("result.rows.C=16.gain is 3.0" in text for text in told["problems"])
 
 
 def test_a_step_that_is_stale_says_so_in_the_ladder_too(made):

@@ -10,7 +10,7 @@ from made_records import RAW, VALUES, steps, write_raw, Made
 from made_series import snapshot
 from patchset import kernelbench
 from patchset.errors import Exit
-from patchset.records import draft, figures, readers, rows, schema, stale
+from patchset.records import compare, draft, figures, readers, rows, schema, stale
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,25 @@ def test_a_second_kind_of_measurement_stands_beside_the_first(recorded):
     assert code == 0 and "kernels/config.py was cccc" in told["stale"][0]
 
 
+def test_a_command_measures_as_often_as_its_record_says(recorded):
+    timing = {"median": 2.0, "low": 1.9, "high": 2.5, "samples": 15}
+    case = {"case": "B1", "kernel": "topk", "correct": True, "timings": {}}
+    case["timings"] = {"ours": timing, "stock": timing}
+    bench = {"machine": {"date": None, "kernels_sha256": {"a.py": "c" * 64}}}
+    file = "ci/checkpoints/raw/bench.json"
+    raw = write_raw(recorded.root, bench | {"cases": [case]}, file)
+    words = ["0030-indexer", "--reader", "kernel-bench", "--raw", raw]
+    for pair in ("case=B1", "arm=ours", "against=stock", "sources=a.py"):
+        words += ["--select", pair]
+    for other, measured in (("", 25), (" --samples 150", 150)):
+        command = f"scripts/bench.sh kernel{other}"
+        done = recorded.run("record", *words, "--command", command)
+        assert done.returncode == Exit.USAGE
+        assert f"--command measures {measured}: say --samples 15" in done.stderr
+    command = "scripts/bench.sh kernel --samples 15"
+    assert recorded.run("record", *words, "--command", command).returncode == 0
+
+
 def test_the_reader_knows_what_the_gate_of_each_benchmark_compares():
     raw = {
         "machine": {"date": "d", "kernels_sha256": {}},
@@ -206,8 +225,9 @@ def test_compare(recorded):
         "us",
         "10",
         "us",
-        "5x",
+        "5.00x",
     ]
+    assert recorded.run("compare", "20", "30").stdout == done.stdout
     assert "second over first" in done.stdout.splitlines()[0]
     assert recorded.run("compare", "0020", "0030").stdout == done.stdout
     done = recorded.run("compare", "0020", "0099")
@@ -220,6 +240,63 @@ def test_compare(recorded):
     done = recorded.run("compare", "0020-environ", "0030-indexer")
     assert done.returncode == Exit.NO
     assert "no measurement of the same thing" in done.stderr
+
+
+def timed(file: str = "a.json", flags: dict | None = None, **select: str) -> dict:
+    """A measurement of a server's arm."""
+    return {
+        "reader": "server-steps",
+        "workload": {"id": "steps"},
+        "machine": {"gpu": "NVIDIA H200"},
+        "flags": flags,
+        "select": select,
+        "runs": [{"file": file}],
+        "result": {
+            "unit": "tok/s",
+            "better": "higher",
+            "candidate": {
+                "median": {"0070": 23_310.4, "0060": 11_655.2}[select["arm"]]
+            },
+        },
+    }
+
+
+def pairs(first: list[dict], second: list[dict]) -> list[tuple]:
+    records = ({"measurements": each} for each in (first, second))
+    return [(each.what, each.ratio) for each in compare.compared(*records)]
+
+
+def test_what_is_compared_is_said_once_and_by_its_arms():
+    once = timed(arm="0060", against="0050")
+    twice = [timed(arm="0070", against=below) for below in ("0060", "0069")]
+    assert pairs([once], twice) == [("steps: 0060 / 0070", 2)]
+    assert pairs(twice, twice) == [("steps: 0070", 1)]
+    other = timed("b.json", arm="0070")
+    assert pairs([once], [other]) == [("steps: 0060 / 0070, in two runs", 2)]
+
+
+def test_arms_with_other_flags_are_not_compared():
+    on, off, idle = (
+        {"SGLANG_SM120_INDEXER": {"path": "p", "ours": ours}}
+        for ours in (True, False, None)
+    )
+    more = on | {"SGLANG_SM120_TOPK": {"path": "p", "ours": True}}
+    asked_later = on | {"SGLANG_SM120_TOPK": None}
+    first = timed(flags=on, arm="0060")
+    assert pairs([first], [timed(flags=off, arm="0070")]) == []
+    for flags in (on, idle, more, asked_later, None):
+        assert len(pairs([first], [timed(flags=flags, arm="0070")])) == 1
+
+
+def test_a_compared_figure_keeps_its_digits(recorded):
+    for id, value in (("0020-environ", 11_655.2), ("0030-indexer", 23_310.4)):
+        path = recorded.records / f"{id}.json"
+        found = json.loads(path.read_text())
+        found["measurements"][0]["result"]["candidate"]["median"] = value
+        schema.write(path, found)
+    done = recorded.run("compare", "0020", "0030")
+    assert "11,655 us" in done.stdout and "23,310 us" in done.stdout
+    assert done.stdout.rstrip().endswith("0.50x")
 
 
 def test_where_more_is_better():

@@ -132,6 +132,67 @@ def test_each_checkpoint_is_told_from_the_others(step):
         serverbuild.require(found, other, SERIES)
 
 
+@pytest.fixture
+def tree_at(tmp_path):
+    """A function that writes the files of the series as they are at a checkpoint."""
+
+    def at(checkpoint: str) -> Path:
+        tree = tmp_path / checkpoint
+        commit = serverbuild._commits(CHECKPOINTS)[checkpoint]
+        for path in SERIES.paths:
+            there = gitenv.text(stock.tree(), "ls-tree", commit, path)
+            if there:
+                (tree / path).parent.mkdir(parents=True, exist_ok=True)
+                data = gitenv.run(stock.tree(), "cat-file", "blob", there.split()[2])
+                (tree / path).write_bytes(data)
+        return tree
+
+    return at
+
+
+@pytest.mark.parametrize("step", range(1, 4))
+def test_the_tree_of_a_server_that_cannot_tell_is_read(tree_at, step):
+    name = SERIES.patches[step - 1].name
+    assert not serverbuild.tells(name)
+    found = serverbuild.build_in(tree_at(name), "0.5.13", SERIES, CHECKPOINTS)
+    assert (found.checkpoint, found.state.applied) == (name, step)
+    assert gitenv.text(stock.tree(), "show", "-s", "--format=%s", found.commit) == (
+        SERIES.patches[step - 1].subject
+    )
+    serverbuild.require(found, name, SERIES)
+    with pytest.raises(Failure, match=f"is patched .{name}., and a stock one"):
+        serverbuild.require(found, "stock", SERIES)
+
+
+def test_the_tree_of_the_release_is_stock(tree_at):
+    tree = tree_at("0000-stock")
+    found = serverbuild.build_in(tree, "0.5.13", SERIES, CHECKPOINTS)
+    assert found == build(None)
+
+
+def test_a_tree_whose_server_would_tell_is_another_servers(tree_at):
+    name = SERIES.patches[3].name
+    assert serverbuild.tells(name)
+    with pytest.raises(Failure, match=f"stands at {name}, and a server of it would"):
+        serverbuild.build_in(tree_at(name), "0.5.13", SERIES, CHECKPOINTS)
+
+
+def test_a_changed_tree_is_not_taken_for_a_checkpoint(tree_at):
+    name = SERIES.patches[2].name
+    tree = tree_at(name)
+    (tree / "python/sglang/srt/environ.py").write_text("changed")
+    found = serverbuild.build_in(tree, "0.5.13", SERIES, CHECKPOINTS)
+    assert found.commit is None
+    with pytest.raises(Failure, match="neither the release's nor of this series"):
+        serverbuild.require(found, name, SERIES)
+
+
+def test_a_server_that_cannot_tell_is_said_to_need_its_tree():
+    with pytest.raises(Failure) as caught:
+        serverbuild.require(build(None), "0020", SERIES)
+    assert "bench.sh steps reads its tree, --tree NAME=DIR" in caught.value.next
+
+
 def test_a_patched_server_is_not_stock():
     with pytest.raises(Failure, match="is patched .*, and a stock one is wanted"):
         serverbuild.require(build(told(5)), "stock", SERIES)

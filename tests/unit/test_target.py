@@ -147,6 +147,40 @@ def test_upto(apply, tmp_path):
     assert apply(tmp_path / "t", "--upto", "0099").returncode == Exit.USAGE
 
 
+@pytest.mark.parametrize("release", ["0000", "0", "0000-stock"])
+def test_the_release_alone(apply, small, tmp_path, release):
+    target = tmp_path / "t"
+    done = apply(target, "--upto", release)
+    assert done.returncode == 0, done.stderr
+    assert "applying 0 patches" in done.stderr and "(made)" in done.stdout
+    assert (target / ENVIRON).read_bytes() == after(0)[ENVIRON]
+    commit = small.series.pin.commit
+    assert f"tip   {commit}" in done.stdout
+    assert gitenv.text(target, "rev-parse", "HEAD") == commit
+    assert gitenv.text(target, "status", "--porcelain") == ""
+    again = apply(target, "--upto", release, "--json")
+    found = json.loads(again.stdout)
+    assert (found["state"], found["tip"]) == ("already there", commit)
+    assert found["patches"] == []
+    refused(
+        apply(target, "--upto", "0010"),
+        target,
+        "0 of 3 patches are applied, 1 was asked for (up to 0010-kernels)",
+        "--force",
+    )
+    assert apply(target, "--force").returncode == 0
+    done = apply(target, "--upto", release)
+    refused(done, target, "3 of 3 patches are applied, 0 were asked for")
+    assert "--upto 0000-stock --to" in done.stderr
+
+
+@pytest.mark.parametrize("place", [("--installed",), ("--into", "x")])
+def test_the_release_alone_is_nothing_for_another_place(place):
+    done = patchset("apply", *place, "--upto", "0000")
+    assert done.returncode == Exit.USAGE
+    assert "--upto 0000, which is no patch, goes with a tree of its own" in done.stderr
+
+
 def test_force_makes_it_again(apply, own_tree):
     (own_tree / ENVIRON).write_text("mine\n")
     done = apply(own_tree, "--force")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import benchnames
 from ..errors import Exit, Failure
 from . import readers, schema
 
@@ -40,6 +42,8 @@ def measurement(
 ) -> dict:
     """One measurement, its figures read from the raw files. Raises readers.Unreadable."""
     derived = readers.read(reader, {raw.arm: raw.parsed() for raw in raws}, select)
+    if reader == "kernel-bench":
+        _require_samples(command, derived["result"]["candidate"]["n"])
     return {
         "status": status,
         "command": command,
@@ -57,6 +61,17 @@ def measurement(
         "lineage": lineage,
         **derived,
     }
+
+
+def _require_samples(command: str, samples: int) -> None:
+    """Raise Unreadable for a command of the bench that would measure another number of times."""
+    said = re.search(r"--samples[ =](\d+)", command)
+    measured = int(said[1]) if said else benchnames.SAMPLES
+    if samples != measured:
+        raise readers.Unreadable(
+            f"it has {samples} samples of an arm, and --command measures {measured}: say "
+            f"--samples {samples} there"
+        )
 
 
 def from_steps(raw: bytes, file: str, step: str, against: str, title: str) -> dict:

@@ -19,12 +19,18 @@ sm_120 card: read the gains over the step below, in brackets. Each raw file name
 few layers do from 0060 on, its time says little of a patch: `GPU` is the GPU's own time of a step, in us, from the server's profiler. Tokens
 are compared as `scripts/bench.sh steps` does it: random weights have no right answer.
 
-The commands above are for sm_12x cards, which take the paths of a checkpoint by themselves. On the card of these rows every flag was `on` and
-SGLang took it for one of sm_120 (`flags` and `notes` of a record). A step's command needs first, once:
+The commands above are for sm_12x cards, which take the paths of a checkpoint by themselves; they need a model first, once:
 
 ```sh
-scripts/apply.sh && git -C build/sglang-0.5.13 worktree add ../at-0000 checkpoint/0000-stock    # for rows over 0000
 {slices}
+```
+
+{forced}"""
+_FORCED = """The card of these rows takes none of them by itself. There each flag that a checkpoint has was set before its server was started
+(but 0095's two, with every other one `off`), and SGLang was made to take the card for one of sm_120 (`notes` of a record):
+
+```sh
+export {flags}
 ```
 
 """
@@ -51,6 +57,7 @@ def section(known: Mapping[str, Mapping], today: Now) -> str:
         gpu=_all([(each["machine"] or {}).get("gpu", "GPU") for _, each in measured]),
         slices="\n".join(_slices(each for _, each in measured)),
         tokens=_all([each["result"]["input_tokens"] for _, each in measured]),
+        forced=_forced(each for _, each in measured),
     )
     if drawn(known):
         head += _IMAGE
@@ -65,6 +72,18 @@ def section(known: Mapping[str, Mapping], today: Now) -> str:
         least = min(by_rows[load]["candidate"]["n"] for load in _LOADS)
         table.append((f"[{id}](ci/checkpoints/{id}.json)", what, *cells, str(least)))
     return head + rows.table(table)
+
+
+def _forced(measured: Iterable[Mapping]) -> str:
+    """The flags that were set to `on`, as the servers' paths tell; nothing where none was."""
+    flags = {
+        flag
+        for each in measured
+        for flag, taken in each["flags"].items()
+        if taken and f"({flag}=on," in taken["path"]
+    }
+    words = " ".join(f"{flag}=on" for flag in sorted(flags))
+    return _FORCED.format(flags=words) if words else ""
 
 
 def _slices(measured: Iterable[Mapping]) -> list[str]:

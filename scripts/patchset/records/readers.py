@@ -142,6 +142,7 @@ def _local_heads(raws: Raws, select: Select) -> dict[str, Any]:
     return {
         "what": f"attention layer on {len(layers)} ranks, {first['rows']} rows, c{ratio}, kernel"
         f" {select['kernel']!r}: {local} heads against {padded}",
+        "date": raw.get("date"),
         "sources": blobs,
         "machine": {"count": len(layers)}
         | {name: raw[name] for name in ("gpu", "torch", "cuda", "nccl")},

@@ -58,10 +58,10 @@ def gain(result: Mapping) -> str:
     if "equal_ids" in result:
         return f"{result['equal_ids']} of {result['compared']} answers equal"
     unit = result["unit"]
-    value = _figure(result["candidate"]["median"], unit)
+    value = figure(result["candidate"]["median"], unit)
     if result["gain"] is None:
         return value
-    before = _figure(result["parent"]["median"], unit)
+    before = figure(result["parent"]["median"], unit)
     return f"{times(result['gain'])} ({before} to {value}){_of_gpu(result)}"
 
 
@@ -78,8 +78,9 @@ def times(ratio: float) -> str:
     return f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
-def _figure(value: float, unit: str) -> str:
-    number = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+def figure(value: float, unit: str, digits: int = 3) -> str:
+    """A value of so many digits, and every one before the point, with its unit."""
+    number = f"{value:,.0f}" if value >= 1000 else f"{value:.{digits}g}"
     return f"{number}x" if unit == "x" else f"{number} {unit}"
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from ..commits import Applied
 from ..pin import Pin
+from ..series import RELEASE
 
-STOCK = "0000-stock"
+STOCK = RELEASE
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ from . import draft, readers, schema, sums
 from .stale import Now, since
 
 _CAMPAIGN = "campaign"
+_NOTHING = object()
+# Letters of a long value, and those of them before what differs.
+_MOST, _BEFORE = 120, 40
 
 
 @dataclass(frozen=True)
@@ -76,11 +80,38 @@ def recomputed(root: Path, measurement: Mapping) -> list[str]:
     except readers.Unreadable as error:
         return [*found, str(error)]
     for name in schema.DERIVED:
-        if measurement[name] != derived[name]:
-            found.append(
-                f"{name} is {measurement[name]!r:.120}, the raw files give {derived[name]!r:.120}"
-            )
+        found += _differing(name, measurement[name], derived[name])
     return found
+
+
+def _differing(name: str, kept: object, given: object) -> list[str]:
+    """A line for each figure that differs, however deep in it."""
+    if isinstance(kept, Mapping) and isinstance(given, Mapping):
+        return [
+            line
+            for key in {**kept, **given}
+            for line in _differing(
+                f"{name}.{key}", kept.get(key, _NOTHING), given.get(key, _NOTHING)
+            )
+        ]
+    if kept == given:
+        return []
+    return [
+        f"{name} is {_shown(kept, given)}, the raw files give {_shown(given, kept)}"
+    ]
+
+
+def _shown(value: object, other: object) -> str:
+    """A value for a person; of a long text, what is around the first letter that is another one."""
+    if value is _NOTHING:
+        return "nothing"
+    text, beside = repr(value), repr(other)
+    if len(text) <= _MOST:
+        return text
+    same = os.path.commonprefix([text, beside])
+    start = max(0, len(same) - _BEFORE)
+    end = start + _MOST
+    return f"{'...' * (start > 0)}{text[start:end]}{'...' * (end < len(text))}"
 
 
 def _is_known(record: Mapping, today: Now) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from .. import base, drift, gitsource, installed, into, target, wheel
 from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
-from ..series import Series, load_series
+from ..series import Series, is_release, load_series
 
 
 def register(subparsers, layout: Layout) -> None:
@@ -30,7 +30,11 @@ def register(subparsers, layout: Layout) -> None:
         metavar="DIR",
         help=f"the patch directory (default: patches/{layout.release})",
     )
-    parser.add_argument("--upto", metavar="PATCH", help="stop after this patch")
+    parser.add_argument(
+        "--upto",
+        metavar="PATCH",
+        help="stop after this patch; 0000: before the first, which is the release",
+    )
     parser.add_argument(
         "--source",
         choices=("wheel", "git"),
@@ -156,6 +160,8 @@ def _require_sense(arguments: argparse.Namespace) -> None:
         parser.error("--python needs --installed")
     if arguments.revert and arguments.upto:
         parser.error("--revert takes out all patches: --upto means nothing with it")
+    if in_place and arguments.upto and is_release(arguments.upto):
+        parser.error("--upto 0000, which is no patch, goes with a tree of its own only")
     if in_place and (arguments.source or arguments.wheel or arguments.url):
         parser.error("--source, --wheel and --url go with a tree of its own only")
     if arguments.installed and arguments.force:

@@ -16,7 +16,9 @@ from .. import (
     disk,
     environment,
     optiontypes,
+    serverbuild,
     serverfacts,
+    servertree,
     stepbench,
     stepprofile,
     stepsummary,
@@ -63,6 +65,14 @@ def register(actions, layout: Layout) -> None:
         default=[],
         metavar="NAME=OTHER",
         help="the arm that one is compared with, - for none (default: the arm named before it)",
+    )
+    parser.add_argument(
+        "--tree",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="the tree that a server was started from: it is read where the server itself does not "
+        f"tell which patches it runs, which is before {serverbuild.TELLS_FROM}. Repeatable",
     )
     parser.add_argument(
         "--rows",
@@ -158,9 +168,14 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     if arguments.out.exists():
         arguments.parser.error(f"--out needs a new file, and {arguments.out} is there")
     against = _against(arguments, names)
+    trees = _trees(arguments, names)
     load = _load(arguments, names)
     python = environment.interpreter(arguments.python or environment.default_python())
     series = load_series(arguments.patches)
+    for arm in arms:
+        # A server that is waited for would be refused then.
+        if arm.build not in (None, serverbuild.STOCK):
+            series.find(arm.build)
     servers = {
         arm.name: Server(arm.url, arguments.timeout, arguments.api_key, _ARM)
         for arm in arms
@@ -169,7 +184,9 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     def told(name: str) -> dict:
         (arm,) = (arm for arm in arms if arm.name == name)
         try:
-            return stepbench.told(servers[name], arm, series, layout.checkpoints)
+            return stepbench.told(
+                servers[name], arm, series, layout.checkpoints, trees.get(name)
+            )
         except Failure as failure:
             failure.what = f"{name}: {failure.what}"
             raise
@@ -271,6 +288,18 @@ def _against(arguments: argparse.Namespace, names: list[str]) -> dict[str, str |
                 f"--against {text}: NAME=OTHER is expected, of {', '.join(names)}"
             )
         found[name] = None if other == "-" else other
+    return found
+
+
+def _trees(arguments: argparse.Namespace, names: list[str]) -> dict[str, Path]:
+    found = {}
+    for text in arguments.tree:
+        name, sign, place = text.partition("=")
+        if not sign or name not in names:
+            arguments.parser.error(
+                f"--tree {text}: NAME=DIR is expected, of {', '.join(names)}"
+            )
+        found[name] = servertree.find(Path(place), Path(place))
     return found
 
 

@@ -13,7 +13,7 @@ from ..commits import Applied, commit_series
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..listing import columns
-from ..records import compare, history, ladder, schema, stale, sums, verify
+from ..records import compare, history, ladder, rows, schema, stale, sums, verify
 from ..series import Series, load_series
 from . import checkpoint_record
 
@@ -114,14 +114,14 @@ def _verify(layout: Layout, arguments: argparse.Namespace) -> Exit:
         }
         print(json.dumps(told, indent=1))
     else:
-        rows = [("wrong", text) for text in problems]
-        rows += [("stale", text) for text in found.stale]
-        rows += [("note", text) for text in found.notes]
+        lines = [("wrong", text) for text in problems]
+        lines += [("stale", text) for text in found.stale]
+        lines += [("note", text) for text in found.notes]
         result = (
             f"{found.figures} measurements recomputed, {len(problems)} wrong, "
             f"{len(found.stale)} stale"
         )
-        print("\n".join(columns([*rows, ("result", result)])))
+        print("\n".join(columns([*lines, ("result", result)])))
         if problems:
             print(f"next:  {_way_back(layout, found)}", file=sys.stderr)
     return Exit.NO if problems else Exit.DONE
@@ -189,9 +189,9 @@ def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
     table = [
         (
             pair.what,
-            _shown(pair.first, pair),
-            _shown(pair.second, pair),
-            f"{pair.ratio:.3g}x",
+            rows.figure(pair.first, pair.unit, digits=4),
+            rows.figure(pair.second, pair.unit, digits=4),
+            rows.times(pair.ratio),
         )
         for pair in pairs
     ]
@@ -199,15 +199,11 @@ def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
     return Exit.DONE
 
 
-def _shown(value: float, pair: compare.Pair) -> str:
-    return f"{value:.4g}{'' if pair.unit == 'x' else ' '}{pair.unit}"
-
-
 def _record(layout: Layout, which: str) -> dict:
     """The record of this number or name, as the bisect takes those of patches."""
     known = sorted(file.stem for file in layout.records.glob("*.json"))
     for id in known:
-        if which in (id, id[:4]):
+        if which == id or which.zfill(4) == id[:4]:
             return schema.load(layout.records / f"{id}.json")
     raise Failure(
         Exit.USAGE,
