@@ -7,9 +7,13 @@ from pathlib import Path
 
 RAW = Path(__file__).resolve().parents[2] / "ci/checkpoints/raw/server-h200-tp2"
 # In the order in which they ran.
-RUNS = ("trial", "final")
+RUNS = ("trial", "final", "one-split")
 WEIGHTS = {"slice": "four layers, random", "smoke": "smoke model"}
-KERNELS = {"upstream": "upstream's Triton", "ours": "ours"}
+KERNELS = {
+    "upstream": "upstream's Triton",
+    "ours": "ours",
+    "ours-one-split": "ours, one split",
+}
 
 
 def raw(run: str) -> dict:
@@ -28,7 +32,7 @@ def pairs(made: dict) -> dict[tuple[str, str], list[dict]]:
     for row in made["equal"]:
         one, other = (arm.rsplit("-", 1) for arm in row["arms"])
         if one[0] == other[0] and (one[1], other[1]) == ("padded", "local"):
-            model, kernel = one[0].split("-")
+            model, kernel = one[0].split("-", 1)
             found.setdefault((model, kernel), []).append(row)
     return found
 
