@@ -31,16 +31,18 @@ def test_a_table_is_what_the_raw_files_give(before):
 
 
 @pytest.mark.parametrize("name", ["128k", "8k", "upper", "43"])
-def test_every_arm_was_counted_five_times_and_none_failed(name):
+def test_every_arm_was_counted_as_often_as_the_page_says_and_none_failed(name):
     made = raw(name)
+    # Time was up in the fifth round at 8K.
+    least = 4 if name == "8k" else 5
     assert made["failed"] == []
     for arm in made["arms"]:
         for rows in ROWS:
-            assert len(steps(made, arm["name"], rows)) >= 5, arm["name"]
+            assert len(steps(made, arm["name"], rows)) >= least, arm["name"]
 
 
 def test_each_time_at_three_contexts_is_of_36_steps_in_three_profiles():
-    made = raw("128k")
+    made = raw("128k-profiled")
     for arm in SERIES:
         for rows in ROWS:
             assert len(stepsummary.busy_us(made, arm, rows)) == 36
@@ -69,9 +71,7 @@ def test_how_fast_the_series_is_over_stock():
     timed = [
         median(made, stock, 64) / median(made, ours, 64) for made, stock, ours in ends
     ]
-    own = [
-        busy(made, stock, 64) / busy(made, ours, 64) for made, stock, ours in ends[:2]
-    ]
+    own = [busy(made, "stock", 64) / busy(made, "0090", 64) for made in (near, far)]
     assert (
         "At 64 rows the series is {:.1f} times as fast as stock at 8K, {:.1f} times at "
         "128K and {:.0f} times at 1M as timed, {:.1f} and {:.1f} times by the GPU's own".format(
@@ -93,16 +93,19 @@ def test_how_fast_the_series_is_over_stock():
 
 
 def test_which_arms_wait_for_the_host():
-    spread: dict[bool, list[float]] = {True: [], False: []}
+    waiting: list[float] = []
+    spread: dict[int, list[float]] = {rows: [] for rows in ROWS}
     for made in map(raw, ("8k", "upper", "128k")):
         for arm in made["arms"]:
             waits = "0060" <= arm["name"] < "stock"
             for rows in ROWS:
                 times = steps(made, arm["name"], rows)
-                spread[waits].append(max(times) / min(times) - 1)
+                found = waiting if waits else spread[rows]
+                found.append(max(times) / min(times) - 1)
+    one, some, many = (max(spread[rows]) for rows in ROWS)
     assert (
-        f"spread by {min(spread[True]):.0%} to {max(spread[True]):.0%}, those of all "
-        f"other servers by {max(spread[False]):.1%} at most" in STATED
+        f"spread by {min(waiting):.0%} to {max(waiting):.0%}, those of all other servers by "
+        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one:" in STATED
     )
 
 
@@ -111,8 +114,8 @@ def test_what_is_left_of_the_speed_of_43_layers():
     for arm in WHOLE[1:]:
         for rows in ROWS:
             left = median(made, WHOLE[0], rows) / median(made, arm, rows)
-            assert left >= 0.995
-            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.996
+            assert left >= 0.999
+            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.9965
 
 
 def test_what_is_left_of_the_speed_of_four_layers():
