@@ -17,7 +17,8 @@ Rendered by `scripts/export.sh` from `patches/` and `ci/checkpoints/`; never edi
 
 Every step of the series over SGLang {version}: what it gained over the step below it, on what, how sure that is, and
 the command to see it again. `none`: not measured. A measurement is stale when what it measured has changed since.
-Work that is counted of every patch has a row where it differs from that of the step below, or where nothing else was measured.
+Each patch has a row of a real server over one that stands right below it (context 8K), also where it only adds files; work that is counted
+of every patch has a row where it differs from that of the step below.
 `scripts/checkpoint.sh verify` recomputes every figure from the raw files.
 """
 

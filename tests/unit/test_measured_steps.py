@@ -30,18 +30,19 @@ def test_a_table_is_what_the_raw_files_give(before):
     assert rest[rest.index("\n|") + 1 :].startswith(tables()[before])
 
 
-@pytest.mark.parametrize("name", ["128k-first", "128k", "8k", "43"])
-def test_every_arm_was_counted_five_times_and_none_failed(name):
+@pytest.mark.parametrize("name", ["128k", "8k", "upper", "43"])
+def test_every_arm_was_counted_as_often_as_the_page_says_and_none_failed(name):
     made = raw(name)
+    # Time was up in the fifth round at 8K.
+    least = 4 if name == "8k" else 5
     assert made["failed"] == []
     for arm in made["arms"]:
         for rows in ROWS:
-            assert len(steps(made, arm["name"], rows)) >= 5, arm["name"]
+            assert len(steps(made, arm["name"], rows)) >= least, arm["name"]
 
 
-@pytest.mark.parametrize("name", ["128k-first", "128k"])
-def test_each_time_at_three_contexts_is_of_36_steps_in_three_profiles(name):
-    made = raw(name)
+def test_each_time_at_three_contexts_is_of_36_steps_in_three_profiles():
+    made = raw("128k-profiled")
     for arm in SERIES:
         for rows in ROWS:
             assert len(stepsummary.busy_us(made, arm, rows)) == 36
@@ -63,16 +64,14 @@ def median(made: dict, arm: str, rows: int) -> float:
 def test_how_fast_the_series_is_over_stock():
     near, far = raw("8k"), raw("128k")
     ends = (
-        (near, "stock", "0090"),
+        (near, "stock", "0100-whole"),
         (far, "stock", "0090"),
         (far, "stock-1m", "0090-1m"),
     )
     timed = [
         median(made, stock, 64) / median(made, ours, 64) for made, stock, ours in ends
     ]
-    own = [
-        busy(made, stock, 64) / busy(made, ours, 64) for made, stock, ours in ends[:2]
-    ]
+    own = [busy(made, "stock", 64) / busy(made, "0090", 64) for made in (near, far)]
     assert (
         "At 64 rows the series is {:.1f} times as fast as stock at 8K, {:.1f} times at "
         "128K and {:.0f} times at 1M as timed, {:.1f} and {:.1f} times by the GPU's own".format(
@@ -85,7 +84,8 @@ def test_how_fast_the_series_is_over_stock():
         f"stock server takes {one:.1f} ms at 1M, {one / other:.1f} times its" in STATED
     )
     flag = [
-        median(near, "0095-off", r) / median(near, "0095-on", r) for r in ROWS[::-1]
+        median(raw("43"), "0095-off", r) / median(raw("43"), "0095-on", r)
+        for r in ROWS[::-1]
     ]
     assert (
         "{:.2f} times at 64 rows, {:.2f} at 16, {:.2f} at one".format(*flag) in STATED
@@ -93,17 +93,19 @@ def test_how_fast_the_series_is_over_stock():
 
 
 def test_which_arms_wait_for_the_host():
-    spread: dict[bool, list[float]] = {True: [], False: []}
-    for made in (raw("8k"), raw("128k")):
+    waiting: list[float] = []
+    spread: dict[int, list[float]] = {rows: [] for rows in ROWS}
+    for made in map(raw, ("8k", "upper", "128k")):
         for arm in made["arms"]:
-            waits = "0060" <= arm["name"] < "0095"
+            waits = "0060" <= arm["name"] < "stock"
             for rows in ROWS:
                 times = steps(made, arm["name"], rows)
-                spread[waits].append(max(times) / min(times) - 1)
-    assert max(spread[False]) < 0.02
+                found = waiting if waits else spread[rows]
+                found.append(max(times) / min(times) - 1)
+    one, some, many = (max(spread[rows]) for rows in ROWS)
     assert (
-        f"spread by {min(spread[True]):.0%} to {max(spread[True]):.0%}, those of all "
-        "other servers by less than 2%" in STATED
+        f"spread by {min(waiting):.0%} to {max(waiting):.0%}, those of all other servers by "
+        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one:" in STATED
     )
 
 
@@ -112,21 +114,20 @@ def test_what_is_left_of_the_speed_of_43_layers():
     for arm in WHOLE[1:]:
         for rows in ROWS:
             left = median(made, WHOLE[0], rows) / median(made, arm, rows)
-            assert left >= 0.995
-            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.996
+            assert left >= 0.999
+            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.9965
 
 
 def test_what_is_left_of_the_speed_of_four_layers():
+    made = raw("128k")
     found = [
         busy(made, SERIES[0], rows) / busy(made, arm, rows)
-        for made in (raw("128k-first"), raw("128k"))
         for arm in SERIES[1:]
         for rows in ROWS
     ]
-    assert f"{min(found):.1%} to {max(found):.1%} is left in the two runs" in STATED
+    assert f"{min(found):.1%} to {max(found):.1%} is left by the" in STATED
     timed = [
         median(made, SERIES[0], rows) / median(made, arm, rows)
-        for made in (raw("128k-first"), raw("128k"))
         for arm in SERIES[1:]
         for rows in ROWS
     ]
@@ -162,16 +163,24 @@ def test_what_the_rest_was():
     )
 
 
-@pytest.mark.parametrize("name", ["128k", "8k", "43"])
+# What changes the rounding of a result, and so random answers: the attention and the pre-linear.
+PART = {
+    *(("0060", "0050"), ("0090", "0070"), ("0060", "0059"), ("0090", "0089")),
+    ("0100-whole", "stock"),
+}
+
+
+@pytest.mark.parametrize("name", ["128k", "8k", "upper", "43"])
 def test_the_answers_are_as_alike_as_the_page_says(name):
     made = raw(name)
     for arm in made["arms"]:
         if arm["against"]:
             alike = stepsummary.compared(made, arm["name"], arm["against"])
             assert not agreement.wrong(alike)
-            if (arm["name"], arm["against"]) in (("0060", "0050"), ("0090", "0070")):
+            pair = arm["name"], arm["against"]
+            if name == "128k" and pair in PART:
                 assert agreement.line(alike) in STATED
-            else:
+            elif pair not in PART:
                 assert sum(each.parted for each in alike.values()) == 0
 
 

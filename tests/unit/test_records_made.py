@@ -199,7 +199,7 @@ def counted(gain: float, workload: str = "work:indexer", ok: bool = True) -> dic
     }
 
 
-def test_counted_work_that_is_the_parents_gives_way_to_other_measurements():
+def test_counted_work_that_is_the_parents_has_no_row():
     kernel, today = counted(1, "B1"), stale.Now({}, {}, {}, {})
 
     def shown(*measurements: dict) -> list[str]:
@@ -207,8 +207,7 @@ def test_counted_work_that_is_the_parents_gives_way_to_other_measurements():
         return [cells[1].partition(";")[0] for cells in rows.of(record, today)]
 
     assert shown(kernel, counted(1)) == ["B1"]
-    assert shown(counted(1)) == ["work:indexer"]
-    assert shown(counted(1), counted(1, "work:other")) == ["work:indexer", "work:other"]
+    assert shown(counted(1)) == []
     assert shown(kernel, counted(1.5)) == ["B1", "work:indexer"]
     assert shown(kernel, counted(1, ok=False)) == ["B1", "work:indexer"]
     stock = counted(1)

@@ -6,6 +6,7 @@ import re
 
 from made_wheel import ROOT
 from patchset.records import history, ladder, schema, sums, verify
+from patchset.series import RELEASE, load_series
 
 RECORDS = ROOT / "ci" / "checkpoints"
 
@@ -26,6 +27,25 @@ def test_the_chart_is_what_the_records_draw():
     assert of_servers is None or (ROOT / ladder.CHART).read_text() == of_servers
     for value in ("11.5", "29.7", "531.7", "58.7", "509"):
         assert f">{value}</text>" in drawn
+
+
+def test_each_patch_has_a_row_of_a_server_over_the_one_right_below_it():
+    known = schema.load_all(RECORDS)
+    series = load_series(ROOT / "patches" / "0.5.13")
+    page = (ROOT / "CHECKPOINTS.md").read_text()
+    names = [RELEASE, *(patch.name for patch in series.patches)]
+    for below, name in zip(names, names[1:]):
+        over = f"context 8K: {name[:4]} against {below[:4]}"
+        (found,) = (
+            each
+            for id, each in ladder.of({name: known[name]})
+            if each["result"]["compared"].endswith(over)
+        )
+        assert f"{found['what']}; " in page
+        for load in found["result"]["rows"].values():
+            # Time was up in the fifth round at 8K.
+            assert min(load[arm]["n"] for arm in ("candidate", "parent")) >= 4, name
+        assert found["correctness"]["ok"], name
 
 
 def test_each_row_of_the_ladder_says_how_to_see_it_again():

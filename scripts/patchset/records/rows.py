@@ -21,20 +21,18 @@ def of(record: Mapping | None, today: Now) -> list[tuple[str, ...]]:
             _again(each["command"]),
         )
         for each in record["measurements"]
-        if _tells(each, record["measurements"])
+        if _tells(each)
     ]
 
 
-def _tells(measurement: Mapping, all_of_them: Sequence[Mapping]) -> bool:
-    """False for counted work that is the parent's, where something else was measured.
-
-    It is counted of every patch, also of those that cannot change it.
-    """
+def _tells(measurement: Mapping) -> bool:
+    """False for counted work that is the parent's: it is counted of every patch, also of those that
+    cannot change it."""
     result, correctness = measurement["result"], measurement["correctness"]
     if not _is_work(measurement) or result.get("gain") is None:
         return True
     same = result["candidate"]["median"] == result["parent"]["median"]
-    return not same or not correctness["ok"] or all(map(_is_work, all_of_them))
+    return not same or not correctness["ok"]
 
 
 def _is_work(measurement: Mapping) -> bool:
