@@ -42,9 +42,11 @@ def test_each_patch_has_a_row_of_a_server_over_the_one_right_below_it():
             if each["result"]["compared"].endswith(over)
         )
         assert f"{found['what']}; " in page
+        # Time was up in the fifth round of the run up to 0050.
+        least = 4 if name < "0051" else 9
         for load in found["result"]["rows"].values():
-            # Time was up in the fifth round at 8K.
-            assert min(load[arm]["n"] for arm in ("candidate", "parent")) >= 4, name
+            counted = min(load[arm]["n"] for arm in ("candidate", "parent"))
+            assert counted >= least, name
         assert found["correctness"]["ok"], name
 
 
