@@ -22,8 +22,17 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    of_all = getattr(config, "workerinput", {}).get("seed")
+    if of_all is not None:
+        config.option.seed = of_all
     if config.option.seed is None:
         config.option.seed = random.SystemRandom().randrange(2**31)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Of pytest-xdist: each process draws from the seed that is printed."""
+    node.workerinput["seed"] = node.config.option.seed
 
 
 def pytest_report_header(config):
