@@ -30,19 +30,32 @@ def test_a_table_is_what_the_raw_files_give(before):
     assert rest[rest.index("\n|") + 1 :].startswith(tables()[before])
 
 
+def missing(name: str, why: str):
+    """What a run lacks: run it again, and this fails until the mark is taken out."""
+    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why))
+
+
 @pytest.mark.parametrize("name", ["128k", "8k", "upper", "43"])
-def test_every_arm_was_counted_as_often_as_the_page_says_and_none_failed(name):
+def test_no_arm_failed(name):
+    assert raw(name)["failed"] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["128k", missing("8k", "time was up in the fifth of five lists"), "upper", "43"],
+)
+def test_every_arm_was_counted_five_times(name):
     made = raw(name)
-    # Time was up in the fifth round at 8K.
-    least = 4 if name == "8k" else 5
-    assert made["failed"] == []
     for arm in made["arms"]:
         for rows in ROWS:
-            assert len(steps(made, arm["name"], rows)) >= least, arm["name"]
+            assert len(steps(made, arm["name"], rows)) >= 5, arm["name"]
 
 
-def test_each_time_at_three_contexts_is_of_36_steps_in_three_profiles():
-    made = raw("128k-profiled")
+@pytest.mark.parametrize(
+    "name", [missing("128k", "time was up before the profiles"), "128k-profiled"]
+)
+def test_each_time_at_three_contexts_is_of_36_steps_in_three_profiles(name):
+    made = raw(name)
     for arm in SERIES:
         for rows in ROWS:
             assert len(stepsummary.busy_us(made, arm, rows)) == 36
@@ -90,6 +103,18 @@ def test_how_fast_the_series_is_over_stock():
     assert (
         "{:.2f} times at 64 rows, {:.2f} at 16, {:.2f} at one".format(*flag) in STATED
     )
+
+
+@pytest.mark.xfail(
+    strict=True, reason="two runs side by side on a host disturbed each other"
+)
+def test_servers_that_do_not_wait_for_the_host_are_steady():
+    for made in map(raw, ("8k", "upper", "128k")):
+        for arm in made["arms"]:
+            if not "0060" <= arm["name"] < "stock":
+                for rows in ROWS:
+                    times = steps(made, arm["name"], rows)
+                    assert max(times) / min(times) - 1 < 0.02, arm["name"]
 
 
 def test_which_arms_wait_for_the_host():
@@ -178,9 +203,9 @@ def test_the_answers_are_as_alike_as_the_page_says(name):
             alike = stepsummary.compared(made, arm["name"], arm["against"])
             assert not agreement.wrong(alike)
             pair = arm["name"], arm["against"]
-            if name == "128k" and pair in PART:
+            if pair in PART:
                 assert agreement.line(alike) in STATED
-            elif pair not in PART:
+            else:
                 assert sum(each.parted for each in alike.values()) == 0
 
 

@@ -85,16 +85,17 @@ def test_where_v1_and_v2_are_faster_is_what_the_raw_file_says():
     text = " ".join(PAGE.split())
     rows = [
         above("topk-lengths", f"{n}x{length}", "v1")
-        for n, length in ((1, 512), (16, 512), (1, 1_024))
+        for n, length in ((1, 512), (16, 512), (64, 512), (1, 1_024))
     ]
-    words = "by {:.2f} us at one row, {:.2f} at 16, not at 64; and by {:.2f} us on one"
+    words = (
+        "by {:.2f} us at one row, {:.2f} at 16, {:.2f} at 64; and by {:.2f} us on one"
+    )
     assert words.format(*rows) in text
-    assert above("topk-lengths", "64x512", "v1") < 0.01
     slower = {
-        case for (_, case) in TOPK_ROWS if above(*key_of(case), "v1") > 0.01
+        case for (_, case) in TOPK_ROWS if above(*key_of(case), "v1") > 0
     }  # the page names each of these
     assert slower == {
-        *("1x512", "16x512", "1x1024"),
+        *("1x512", "16x512", "64x512", "1x1024"),
         *(f"64x512-cap{cap}" for cap in (2_048, 32_768, 262_144)),
     }
     caps = [above("topk-caps", f"64x512-cap{cap}", "v1") for cap in (262_144, 32_768)]
