@@ -56,9 +56,11 @@ summary=()
 
 # Neighbours of a file share what it sets up, so each process begins with a run of them.
 spread=(--numprocesses auto --maxprocesses 8 --dist worksteal)
+# A process for each core leaves torch one thread in it: more take turns, and a sum's order is theirs.
+alone=(env OMP_NUM_THREADS=1)
 if ! "$python" -c 'import xdist' 2>/dev/null; then
     echo "note: $python has no pytest-xdist, so each tier runs in one process" >&2
-    spread=()
+    spread=() alone=(env)
 fi
 
 run_tier() {
@@ -66,8 +68,8 @@ run_tier() {
     echo
     echo "== $tier"
     case $tier in
-        unit) "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
-        interpret) TRITON_INTERPRET=1 "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
+        unit) "${alone[@]}" "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
+        interpret) TRITON_INTERPRET=1 "${alone[@]}" "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
         # aot prints a table of its own at the end; one GPU is timed by one process.
         *) "$python" -m pytest "tests/$tier" ;;
     esac
