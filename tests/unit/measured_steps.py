@@ -21,16 +21,6 @@ def raw(name: str) -> dict:
     return json.loads((RAW / f"{name}.json").read_text())
 
 
-# Time was up before these two were profiled: their profiles are those of the run before.
-PROFILED = {"128k": "128k-profiled", "8k": "8k-profiled"}
-
-
-def profiled(made: dict) -> dict:
-    """The run whose profiles stand for those of this one: itself, if it has any of each arm."""
-    before = (raw(other) for name, other in PROFILED.items() if raw(name) is made)
-    return next(before, made)
-
-
 def steps(made: dict, arm: str, rows: int) -> list[float]:
     """The counted steps of an arm in ms."""
     return stepsummary.steps_ms(made, arm, rows)
@@ -38,7 +28,7 @@ def steps(made: dict, arm: str, rows: int) -> list[float]:
 
 def busy(made: dict, arm: str, rows: int) -> float | None:
     """The GPU's own time of a step in us, the median of all profiled ones."""
-    found = stepsummary.busy_us(profiled(made), arm, rows)
+    found = stepsummary.busy_us(made, arm, rows)
     return statistics.median(found) if found else None
 
 
@@ -115,7 +105,6 @@ def contexts(made: dict, arms: Sequence[str]) -> str:
 
 def kernels(made: dict, arm: str, rows: int) -> dict[str, float]:
     """What each kernel adds to the GPU's time of a step, in us, the median over the profiles."""
-    made = profiled(made)
     found: dict[str, list[float]] = {}
     for profile in made["profiles"]:
         if (profile["arm"], profile["rows"]) == (arm, rows):

@@ -30,20 +30,12 @@ def test_a_table_is_what_the_raw_files_give(before):
     assert rest[rest.index("\n|") + 1 :].startswith(tables()[before])
 
 
-def missing(name: str, why: str):
-    """What a run lacks: run it again, and this fails until the mark is taken out."""
-    return pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why))
-
-
 @pytest.mark.parametrize("name", ["128k", "8k", "upper", "43"])
 def test_no_arm_failed(name):
     assert raw(name)["failed"] == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["128k", missing("8k", "time was up in the fifth of five lists"), "upper", "43"],
-)
+@pytest.mark.parametrize("name", ["128k", "8k", "upper", "43"])
 def test_every_arm_was_counted_five_times(name):
     made = raw(name)
     for arm in made["arms"]:
@@ -51,11 +43,8 @@ def test_every_arm_was_counted_five_times(name):
             assert len(steps(made, arm["name"], rows)) >= 5, arm["name"]
 
 
-@pytest.mark.parametrize(
-    "name", [missing("128k", "time was up before the profiles"), "128k-profiled"]
-)
-def test_each_time_at_three_contexts_is_of_36_steps_in_three_profiles(name):
-    made = raw(name)
+def test_each_time_at_three_contexts_is_of_36_steps_in_three_profiles():
+    made = raw("128k")
     for arm in SERIES:
         for rows in ROWS:
             assert len(stepsummary.busy_us(made, arm, rows)) == 36
@@ -84,7 +73,7 @@ def test_how_fast_the_series_is_over_stock():
     timed = [
         median(made, stock, 64) / median(made, ours, 64) for made, stock, ours in ends
     ]
-    own = [busy(made, "stock", 64) / busy(made, "0090", 64) for made in (near, far)]
+    own = [busy(made, "stock", 64) / busy(made, ours, 64) for made, _, ours in ends[:2]]
     assert (
         "At 64 rows the series is {:.1f} times as fast as stock at 8K, {:.1f} times at "
         "128K and {:.0f} times at 1M as timed, {:.1f} and {:.1f} times by the GPU's own".format(
@@ -105,16 +94,15 @@ def test_how_fast_the_series_is_over_stock():
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="two runs side by side on a host disturbed each other"
-)
-def test_servers_that_do_not_wait_for_the_host_are_steady():
-    for made in map(raw, ("8k", "upper", "128k")):
-        for arm in made["arms"]:
-            if not "0060" <= arm["name"] < "stock":
-                for rows in ROWS:
-                    times = steps(made, arm["name"], rows)
-                    assert max(times) / min(times) - 1 < 0.02, arm["name"]
+# `upper` had another plan of servers on the host beside it.
+@pytest.mark.parametrize("name", ["8k", "128k"])
+def test_servers_that_do_not_wait_for_the_host_are_steady(name):
+    made = raw(name)
+    for arm in made["arms"]:
+        if not "0060" <= arm["name"] < "stock":
+            for rows in ROWS:
+                times = steps(made, arm["name"], rows)
+                assert max(times) / min(times) - 1 < 0.02, arm["name"]
 
 
 def test_which_arms_wait_for_the_host():
@@ -130,7 +118,8 @@ def test_which_arms_wait_for_the_host():
     one, some, many = (max(spread[rows]) for rows in ROWS)
     assert (
         f"spread by {min(waiting):.0%} to {max(waiting):.0%}, those of all other servers by "
-        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one:" in STATED
+        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one: single late "
+        "lists of the run from 0050 on" in STATED
     )
 
 

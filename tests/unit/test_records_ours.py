@@ -49,10 +49,7 @@ def test_each_patch_has_a_row_of_a_server_over_the_one_right_below_it():
             for load in found["result"]["rows"].values()
             for arm in ("candidate", "parent")
         )
-    # Up to 0050 time was up in the fifth of five lists.
-    few = {name for name, lists in counted.items() if lists < 5}
-    assert few == {name for name in names[1:] if name < "0051"}
-    assert {counted[name] for name in few} == {4}
+    assert min(counted.values()) >= 5, counted
 
 
 def test_each_row_of_the_ladder_says_how_to_see_it_again():

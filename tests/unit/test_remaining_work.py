@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_work_that_remains_is_what_the_profile_says():
     page = (ROOT / "docs/remaining.md").read_text()
     text = " ".join(page.split())
-    file = "ci/checkpoints/raw/server-h200-steps/128k-profiled.json"
+    file = "ci/checkpoints/raw/server-h200-steps/128k.json"
     assert f"(../{file})" in page
-    many, one = (kernels(raw("128k-profiled"), "0090", rows) for rows in (64, 1))
+    many, one = (kernels(raw("128k"), "0090", rows) for rows in (64, 1))
 
     def took(profile: dict[str, float], part: str) -> tuple[float, float]:
         """Microseconds of the kernels with these words in their names, and their share."""
@@ -44,7 +44,7 @@ def test_the_work_that_remains_is_what_the_profile_says():
     assert "experts {} and {}".format(*experts) in text
     names = [*many, *one]
     assert not [name for name in names if "sgemm" in name or "f32f32" in name]
-    share = took(kernels(raw("128k-profiled"), "0070", 64), "sgemm")[1]
+    share = took(kernels(raw("128k"), "0070", 64), "sgemm")[1]
     assert f"`sgemm` of hc_pre, {share:.1%} of a step at 64 rows" in text
     deep = [kernels(raw("43"), "0090-128k", rows) for rows in (64, 1)]
     for part, words in (
