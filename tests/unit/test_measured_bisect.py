@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+RAW = ROOT / "ci/checkpoints/raw"
 STATED = " ".join((ROOT / "docs/measured.md").read_text().split())
 
 
 def test_the_patch_that_a_bisect_named_on_a_gpu():
-    told = (ROOT / "ci/checkpoints/raw/h200-bisect-decode/bisect.txt").read_text()
+    told = (RAW / "h200-bisect-decode/bisect.txt").read_text()
     time = {
         name: float(us.replace(",", ""))
         for name, us in re.findall(r"^\w{12}  (\S+) +([\d,.]+) us ", told, re.M)
@@ -24,4 +26,32 @@ def test_the_patch_that_a_bisect_named_on_a_gpu():
     assert (
         f"{release:,.0f} us at the release, {first:.0f} us at 0060, threshold "
         f"{threshold:.0f} us" in STATED
+    )
+
+
+def speeds(name: str) -> dict[str, float]:
+    """Tokens a second of each step, by the patch that it stands at."""
+    made = json.loads((RAW / "h200-bisect-serving" / f"{name}.json").read_text())
+    return {each["name"][:4]: each["values"][0] for each in made["steps"]}
+
+
+def test_the_patch_that_a_bisect_of_servers_named_on_a_gpu():
+    result = json.loads((RAW / "h200-bisect-serving/result.json").read_text())
+    assert (result["name"], result["skipped"]) == ("0060-decode-mma", [])
+    found, threshold = speeds("steps"), result["threshold"]
+    assert found["0060"] > threshold > max(found["0050"], found["0059"])
+    assert (
+        f"{found['0050']:,.0f} and {found['0059']:,.0f} tok/s, one at 0060 "
+        f"{found['0060']:,.0f}, threshold {threshold:,.0f}" in STATED
+    )
+    told = (RAW / "h200-bisect-serving/bisect.txt").read_text()
+    assert re.search(r"^gain +\w{40}  0060-decode-mma$", told, re.M)
+
+
+def test_a_bisect_beside_other_jobs_named_a_wrong_patch():
+    alone, beside = speeds("steps"), speeds("steps-beside-other-jobs")
+    assert (
+        f"{beside['0050']:,.0f} tok/s instead of {alone['0050']:,.0f}, so the threshold "
+        f"was {(beside['0050'] * beside['0060']) ** 0.5:,.0f} and 0059 with "
+        f"{beside['0059']:,.0f}" in STATED
     )
