@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -12,10 +11,6 @@ import measured_gate as gate
 END = 1
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/measured.md").read_text()
-GAPS = json.loads((ROOT / "ci/checkpoints/raw/server-h200-gaps/gaps.json").read_text())
-REFERENCES = json.loads((ROOT / "ci/smoke-model/expected.json").read_text())
-
-
 STATED = " ".join(PAGE.split())
 
 
@@ -95,64 +90,3 @@ def test_the_smoke_tests_that_had_not_ended():
         for tag, code in gate.exits().items()
         if not tag.startswith("slice-")
     }
-
-
-def near(pairs) -> list[float]:
-    """How far gaps are apart, in order, of places up to which both texts are equal."""
-    found = []
-    for one, other in pairs:
-        for a, b, u, v in zip(one["ids"], other["ids"], one["gap"], other["gap"]):
-            if a != b:
-                break
-            found.append(abs(u - v))
-    return sorted(found)
-
-
-def test_the_gaps_of_logits_in_float32():
-    answers = GAPS["answers"]
-    rows = []
-    for arm in ("topk", "on"):
-        pairs = list(zip(answers[f"{arm}/list"], answers["stock/list"]))
-        equal = sum(a["ids"] == b["ids"] for a, b in pairs)
-        ends = [a["ids"].index(END) + 1 for a, _ in pairs]
-        cut = lambda part: near(
-            [
-                [{key: row[key][part(end)] for key in ("ids", "gap")} for row in pair]
-                for pair, end in zip(pairs, ends)
-            ]
-        )
-        within = [cut(lambda end: slice(end)), cut(lambda end: slice(end, None))]
-        rows.append(
-            [f"`{arm}` and stock", "the five, 48 tokens", f"{equal} of 5"]
-            + [said(each) for each in within]
-        )
-    for arm in ("topk", "on"):
-        pairs = list(zip(answers[f"{arm}/recorded"], answers["stock/recorded"]))
-        equal = sum(a["ids"] == b["ids"] for a, b in pairs)
-        rows.append([f"`{arm}` and stock", "recorded", f"{equal} of 117"])
-        rows[-1] += [said(near(pairs)), ""]
-    assert table("And with logits in float32") == rows
-
-
-def said(apart: list[float]) -> str:
-    within = sum(each <= 0.1 for each in apart)
-    return f"{within} of {len(apart)}, {apart[-1]:.2g}"
-
-
-def test_how_far_stock_and_ours_are_from_the_reference():
-    references = [
-        {"ids": each["ids"], "gap": each["gaps"]} for each in REFERENCES["references"]
-    ]
-    groups = [each["group"] for each in REFERENCES["references"]]
-    on, stock = (GAPS["answers"][f"{arm}/recorded"] for arm in ("on", "stock"))
-    counts = [sum(a <= 0.1 for a in near(zip(arm, references))) for arm in (stock, on)]
-    assert "stock has {} of the 575 within 0.1 and `on` {}".format(*counts) in STATED
-    assert f"own farthest is {near(zip(stock, references))[-1]:.1f}" in STATED
-    for products in (True, False):
-        apart = near(
-            pair
-            for pair, group in zip(zip(on, stock), groups)
-            if (group == "products") == products
-        )
-        within = sum(each <= 0.1 for each in apart)
-        assert re.search(f"{within} of {len(apart)}\\b", STATED)

@@ -78,7 +78,9 @@ def test_the_logits_against_deepgemm_are_what_the_raw_file_says():
         next(row for row in RAW["cases"] if row["case"] == "B1-text131072-cap131072"),
         "ours",
     )
-    assert f"0.65 would be {0.65 * wanted:.2f} us, less than the {alone:.2f} that" in text
+    assert (
+        f"0.65 would be {0.65 * wanted:.2f} us, less than the {alone:.2f} that" in text
+    )
     assert f"128K prompt, it is {rows:.2f} times (1.3)" in text
     assert rows <= 1.3 and us <= 8
 
