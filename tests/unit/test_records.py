@@ -62,6 +62,24 @@ def test_raw_files_that_were_measured_anew_are_read_again(recorded):
     assert snapshot(recorded.records) == before
 
 
+@pytest.mark.parametrize(
+    "times, said",
+    [
+        ([10, 40, 60], "0.83x to 5.00x: no difference shown |"),
+        ([30, 40, 49], "1.02x to 1.67x |"),
+        ([51, 60, 70], "0.71x to 0.98x |"),
+    ],
+)
+def test_a_spread_on_both_sides_of_one_shows_no_difference(recorded, times, said):
+    raw = steps(recorded.root, VALUES)
+    raw["steps"][3]["values"] = times
+    write_raw(recorded.root, raw)
+    assert recorded.run("record", "--again").returncode == 0
+    recorded.run("render")
+    row, *_ = re.findall(r"^\| 0030-indexer .*$", recorded.page.read_text(), re.M)
+    assert said in row
+
+
 def test_another_parent_is_no_second_measurement(recorded):
     raw = steps(recorded.root, VALUES)
     path = recorded.records / "0030-indexer.json"

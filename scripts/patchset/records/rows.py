@@ -115,7 +115,11 @@ def _spread(measurement: Mapping, result: Mapping) -> str:
         )
     counts = [result[arm]["n"] for arm in ("parent", "candidate")]
     n = _UNTOLD if None in counts else " and ".join(map(str, counts))
-    return f"n = {n} in one run, {times(result['gain_min'])} to {times(result['gain_max'])}"
+    least, most = result["gain_min"], result["gain_max"]
+    # What lies on both sides of 1 is neither gain nor loss, whatever its median is.
+    timed = " as timed" if result.get("gpu") else ""
+    shown = f": no difference shown{timed}" if least <= 1 <= most else ""
+    return f"n = {n} in one run, {times(least)} to {times(most)}{shown}"
 
 
 def _cell(text: str) -> str:
