@@ -63,7 +63,7 @@ def test_the_gaps_of_logits_in_float32():
         pairs = list(zip(answers[f"{one}/recorded"], answers[f"{other}/recorded"]))
         equal = sum(a["ids"] == b["ids"] for a, b in pairs)
         rows.append([what, "recorded", f"{equal} of 117", said(near(pairs)), ""])
-    assert table("And with logits in float32") == rows
+    assert table("With logits in float32") == rows
 
 
 def said(apart: list[float]) -> str:
