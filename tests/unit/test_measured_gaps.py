@@ -100,7 +100,7 @@ def test_the_experts_that_ran_elsewhere():
     assert len(prompts) == 117 and {each["first"] for each in prompts} == {1}
     others = sum(sum(each["differ_by_layer"]) for each in prompts)
     share = others / sum(3 * each["positions"] for each in prompts)
-    assert f"other experts ran in {share:.1%} of all positions and layers" in STATED
+    assert f"Other experts ran in {share:.1%} of all positions and layers" in STATED
     # So the second token is the mark of the user's turn.
     start = "<｜begin▁of▁sentence｜><｜User｜>"
     assert all(each["prompt"].startswith(start) for each in REFERENCES["references"])
