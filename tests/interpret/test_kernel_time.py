@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
 
 import stock
+from patchset import gpuload, gputime
 from patchset.bisect import probes
 from patchset.probe import kernel_time
 
@@ -120,3 +123,48 @@ def test_inputs_are_drawn_from_the_seed_and_in_range():
     with mock.patch("torch.cuda.is_available", return_value=False):
         with pytest.raises(RuntimeError, match="sees no CUDA GPU"):
             kernel_time.measure("decode", Path("x"))
+
+
+def uses(monkeypatch, *others: int, integrated: int = 0) -> None:
+    """A GPU of 100 GiB with so many MiB of others in use at each look, the last from then on; 700 MiB are
+    this process's tensors, and 512 its context."""
+    left = list(others)
+
+    def info() -> tuple[int, int]:
+        used = (left.pop(0) if len(left) > 1 else left[0]) + 700 + 512
+        return (102_400 - used) * 2**20, 102_400 * 2**20
+
+    device = SimpleNamespace(is_integrated=integrated)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: device)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", info)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 700 * 2**20)
+    monkeypatch.setattr(kernel_time, "_gpu", dict)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """What the probe finds of a case that does nothing, in 5 us."""
+    timing = gputime.Timing(5.0, 5.0, 5.0, 25, True)
+    case = kernel_time.Case([], 0.0, 1.0)
+    monkeypatch.setitem(kernel_time.CASES, "none", lambda *_: case)
+    monkeypatch.setattr(kernel_time, "modules_of", contextlib.nullcontext)
+    monkeypatch.setattr(gputime, "time_arms", lambda *_: {"tree": timing})
+    monkeypatch.setattr(gpuload, "_PAUSE_S", 0)
+    return lambda: kernel_time.measure("none", Path())
+
+
+def test_what_others_hold_on_the_gpu_is_kept(monkeypatch, measured):
+    uses(monkeypatch, 0, 30)
+    found = measured()
+    assert found["value"] == 5 and found["beside"]["memory_mib"] == 30
+    for looks in ((9_000, 9_000, 9_000, 30), (30, 9_000)):
+        uses(monkeypatch, *looks)
+        assert measured()["beside"]["memory_mib"] == 9_000
+    # What the step before held is no other work.
+    uses(monkeypatch, 9_000, 30)
+    assert not gpuload.is_busy(measured()["beside"])
+
+
+def test_a_gpu_that_shares_the_machines_memory_is_not_known(monkeypatch, measured):
+    uses(monkeypatch, 9_000, integrated=1)
+    assert measured()["beside"] is None

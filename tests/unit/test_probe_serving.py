@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import made_smi
 from made_series import git
 from made_wheel import ROOT
 
@@ -70,7 +71,9 @@ def probe(tmp_path):
         "__init__",
         "servertree",
         "errors",
+        "gpuload",
         "invocation",
+        "serversettings",
         "signals",
         "workload",
     ):
@@ -194,3 +197,41 @@ def test_a_tree_with_patches_of_its_own_is_told_by_them(probe):
         assert call[call.index("--patches") + 1] == "/its/patches"
     _, _, calls = probe()
     assert not any("--patches" in call for call in calls)
+
+
+ONE = ("--serve=--tp 1",)
+
+
+def test_a_gpu_that_is_free_before_and_after(probe, tmp_path):
+    # The other GPU is not the server's.
+    env = made_smi.answers(tmp_path, (3, 50_000), (4, 50_000))
+    _, found, _ = probe("0030-indexer", env=env, words=ONE)
+    assert found["beside"] == {"gpu": "GPU 0", "memory_mib": 4, "utilisation": 0}
+
+
+@pytest.mark.parametrize("first, last", [(50_000, 3), (3, 50_000)])
+def test_other_work_before_or_after_is_kept(probe, tmp_path, first, last):
+    looks = 3 if first > last else 1
+    env = made_smi.answers(tmp_path, *[(first, 0)] * looks, (last, 0))
+    _, found, _ = probe("0030-indexer", env=env, words=ONE)
+    assert found["beside"]["memory_mib"] == 50_000 and found["value"] == 1620
+
+
+@pytest.mark.parametrize("given", ["", "--tp 1 --base-gpu-id 1", "--tp 0", "--tp x"])
+def test_a_server_that_may_take_any_gpu_is_looked_at_on_all(probe, tmp_path, given):
+    env = made_smi.answers(tmp_path, (3, 50_000))
+    _, found, _ = probe("0030-indexer", env=env, words=(f"--serve={given}",))
+    assert found["beside"]["gpu"] == "GPU 1"
+
+
+def test_a_machine_without_nvidia_smi_is_not_told_to_be_free(probe, tmp_path):
+    done, found, _ = probe("0030-indexer", env={"PATH": only("git", tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert found["beside"] is None and found["value"] == 1620
+
+
+def only(tool: str, directory: Path) -> str:
+    """A PATH with nothing but this tool."""
+    (directory / "few").mkdir()
+    os.symlink(shutil.which(tool), directory / "few" / tool)
+    return str(directory / "few")

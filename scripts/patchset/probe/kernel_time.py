@@ -16,7 +16,7 @@ from typing import Callable, NamedTuple
 
 import torch
 
-from .. import gputime
+from .. import gpuload, gputime
 from . import indexer_step, outcome
 
 # indexer_step puts tests/ on the path.
@@ -33,6 +33,8 @@ _FLAG = re.compile(
 )
 ATTENTION = "layers.attention.flash_mla_sm120"
 _NOPE, _DATA, _SCALES = 448, 576, 8
+# What CUDA and torch take for this process besides its tensors, on the cards of today.
+_CONTEXT_MIB = 512
 
 
 class Case(NamedTuple):
@@ -50,6 +52,7 @@ def measure(case: str, release: Path) -> dict:
     """
     if not torch.cuda.is_available():
         raise RuntimeError(f"torch {torch.__version__} sees no CUDA GPU")
+    before = gpuload.settled(_beside)
     with modules_of(case) as modules:
         made = CASES[case](modules, release, "cuda")
         right = made.error <= made.tolerance
@@ -63,6 +66,7 @@ def measure(case: str, release: Path) -> dict:
             "value": timing.median,
             **found,
             "timing": asdict(timing),
+            "beside": gpuload.around(before, _beside()),
             "machine": {**outcome.machine(), **_gpu()},
         }
 
@@ -74,6 +78,19 @@ def _gpu() -> dict:
         "capability": f"{properties.major}.{properties.minor}",
         "sm_count": properties.multi_processor_count,
         "cuda": torch.version.cuda,
+    }
+
+
+def _beside() -> dict | None:
+    """What is in use on the GPU besides this process, about; None where it shares the machine's memory."""
+    if torch.cuda.get_device_properties(0).is_integrated:
+        return None
+    free, total = torch.cuda.mem_get_info()
+    others = (total - free - torch.cuda.memory_reserved()) // 2**20 - _CONTEXT_MIB
+    return {
+        "gpu": "CUDA device 0",
+        "memory_mib": max(0, others),
+        "utilisation": None,
     }
 
 

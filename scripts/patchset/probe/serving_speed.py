@@ -21,12 +21,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import signals
+from .. import gpuload, signals
+from ..serversettings import options
 from ..servertree import CALLERS_PYTHONPATH
 from ..workload import chosen
 from . import faults, outcome
 
 SERVER_FAILED = 6
+# With these a server takes others than the first --tp-size GPUs.
+_PLACING = {
+    *("--base-gpu-id", "--gpu-id-step", "--pp-size", "--pipeline-parallel-size"),
+    *("--dp-size", "--data-parallel-size"),
+}
 # Below this patch a server can't tell which build it is.
 TELLS_FROM = "0025-server-info"
 WORKLOADS = faults.HARNESS / "ci" / "workload.toml"
@@ -40,8 +46,10 @@ def measure(arguments: argparse.Namespace) -> dict:
     """Serve, ask and measure the tree at $PATCHSET_TREE. Raises Unmeasurable and ProbeFailed."""
     tree = Path(os.environ["PATCHSET_TREE"])
     workload, concurrency = chosen(WORKLOADS, arguments.case)
+    given = shlex.split(arguments.serve)
+    before = _beside(given)
     with tempfile.TemporaryDirectory(prefix="patchset-serving-") as scratch:
-        with _server(tree, Path(scratch), shlex.split(arguments.serve)) as told:
+        with _server(tree, Path(scratch), given) as told:
             _smoke(tree, told["url"], shlex.split(arguments.smoke))
             case = f"{workload.id}@{concurrency}"
             result = _bench(tree, Path(scratch), told["url"], case, arguments)
@@ -54,6 +62,7 @@ def measure(arguments: argparse.Namespace) -> dict:
         "speeds": speeds,
         "build": told["build"],
         "workload": result["workload"],
+        "beside": gpuload.around(before, _beside(given)),
         # Of the server; this program's own says nothing.
         "machine": result["machine"],
     }
@@ -84,6 +93,14 @@ def _server(tree: Path, scratch: Path, given: list[str]) -> Iterator[dict]:
         with signals.held_off():
             process.send_signal(signal.SIGTERM)
             process.wait()
+
+
+def _beside(given: list[str]) -> dict | None:
+    """What is in use on the server's GPUs while it is not there; of all, where it may take any."""
+    named = options(given)
+    size = named.get("--tp-size", "")
+    first = size.isdecimal() and int(size) and not _PLACING & named.keys()
+    return gpuload.settled(lambda: gpuload.of_visible(int(size) if first else None))
 
 
 def _told(line: bytes) -> dict | None:
