@@ -63,6 +63,28 @@ elif word == "serve":
     given = ["--case", "sweep-256-256", f"--serve={words}"]
     sys.argv[1:] = [*given, "--out", str(arguments.out)]
     runpy.run_module("patchset.probe.serving_speed", run_name="__main__")
+elif word == "runs":
+    # One for each run, the last from then on: a figure, "skip", or "fail".
+    which = rest[min(runs, len(rest)) - 1]
+    if which == "fail":
+        sys.exit(3)
+    found = (
+        {"skip": "it is gone"} if which == "skip" else {**found, "value": float(which)}
+    )
+elif word == "gpu":
+    # A load for each run, in MiB ("none": not told), and the figure: MIB:FIGURE.
+    load, _, figure = rest[min(runs, len(rest)) - 1].partition(":")
+    if load == "fail":
+        sys.exit(3)
+    beside = {"gpu": "GPU 0", "memory_mib": 0, "utilisation": 0}
+    beside = None if load == "none" else {**beside, "memory_mib": int(load)}
+    found |= {"value": float(figure), "beside": beside}
+elif word == "smi":
+    # What nvidia-smi tells.
+    from patchset import gpuload
+
+    found |= {"value": float(rest[min(runs, len(rest)) - 1])}
+    found["beside"] = gpuload.of_visible()
 elif word == "noisy":
     # A round each.
     found |= {"value": float(rest[(runs - 1) % len(rest)])}

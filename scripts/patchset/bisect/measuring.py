@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .. import processes
+from .. import gpuload, processes
 from ..layout import Layout
 from . import plan as plans
 from .plan import REPO, Figures, Plan
@@ -37,7 +37,7 @@ def measured(plan: Plan, directory: Path, running: Path, commit: str) -> Figures
 
 
 def run_round(
-    plan: Plan, directory: Path, running: Path, commit: str, round: int
+    plan: Plan, directory: Path, running: Path, commit: str, round: int | str
 ) -> dict:
     """One run for the commit that is checked out in running/worktree, unless it is kept.
 
@@ -53,6 +53,7 @@ def run_round(
             given = {"PATCHSET_TREE": str(tree), **_patches(plan, running)}
             found = _run(plan, directory, given, commit, round)
         plans.keep(directory, commit, round, found)
+        _warn(directory, commit, round, found.get("beside"))
     return found
 
 
@@ -65,6 +66,15 @@ def exit_status(plan: Plan, figures: Figures) -> int:
         return SKIP
     good = (figures.value < plan.threshold) == (plan.better == "lower")
     return AFTER if good == (plan.find == plans.GAIN) else BEFORE
+
+
+def _warn(directory: Path, commit: str, round: int | str, beside: dict | None) -> None:
+    if gpuload.is_busy(beside):
+        tell(
+            f"warning: {commit[:12]} was timed beside other work ({gpuload.said(beside)}), so its "
+            "figure may be too slow: stop with Ctrl-C, free the GPU (nvidia-smi shows who is there), "
+            f"remove {plans.file(directory, commit, round)} and give the same command"
+        )
 
 
 def _tree(plan: Plan, running: Path) -> tuple[Path, str | None]:
@@ -86,7 +96,9 @@ def _patches(plan: Plan, running: Path) -> dict[str, str]:
     return {"PATCHSET_PATCHES": str(patches)} if any(patches.glob("*.patch")) else {}
 
 
-def _run(plan: Plan, directory: Path, given: dict, commit: str, round: int) -> dict:
+def _run(
+    plan: Plan, directory: Path, given: dict, commit: str, round: int | str
+) -> dict:
     harness = directory / "harness"
     log_file = plans.log_file(directory, commit, round)
     with tempfile.TemporaryDirectory(prefix="patchset-probe-") as scratch:

@@ -25,6 +25,7 @@ class Probe:
         least_change: the least difference between two ends, as a share, that is looked for.
         limit_s: a run that takes longer hangs. workload: WORKLOAD[@C] of ci/workload.toml, or "".
         needs: the modules that the Python must have, and "CUDA" for a GPU of torch's.
+        timed: whether the figure depends on what else the machine does.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Probe:
     environment: Mapping[str, str] = field(default_factory=dict)
     workload: str = ""
     needs: tuple[str, ...] = ()
+    timed: bool = False
 
     def shown(self, value: float) -> str:
         """A figure with its unit."""
@@ -75,6 +77,7 @@ def _kernel(which: str, words: Mapping[str, str]) -> Probe | None:
         rounds=3,
         least_change=0.05,
         limit_s=900,
+        timed=True,
     )
 
 
@@ -92,6 +95,7 @@ def _serving(which: str, words: Mapping[str, str]) -> Probe | None:
         least_change=0.03,
         limit_s=7200,
         workload=which,
+        timed=True,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .. import atomic
+from .. import atomic, gpuload
 from ..errors import Exit
 from ..listing import columns
 from ..records import draft
@@ -66,6 +66,8 @@ class Result:
             ("skipped", ", ".join(self._skipped())),
             ("figures", str(self.directory / STEPS)),
             ("draft", str(self.directory / DRAFT) if self._has_draft() else ""),
+            ("again", self._again()),
+            ("beside", self._beside()),
         ]
         return [*columns(rows), "", *columns(facts)]
 
@@ -81,6 +83,7 @@ class Result:
             "name": self.culprit.name if self.culprit else None,
             "candidates": [commit.id for commit in self.candidates],
             "skipped": self._skipped(),
+            "beside_other_work": [commit.id for commit in self._crowded()],
             "directory": str(self.directory),
             "steps": self._steps()["steps"],
         }
@@ -107,13 +110,15 @@ class Result:
             figures.values
         ):
             notes.append("its figures lie on both sides of the threshold")
-        mark = "<--" if commit in self.candidates else ""
+        if figures.crowd:
+            notes.append(f"beside other work: {gpuload.said(figures.crowd)}")
+        marks = ["<--"] if commit in self.candidates else []
         return (
             commit.id[:12],
             commit.name,
             value,
             word,
-            "; ".join(notes) or mark or " ",
+            "  ".join([*marks, *filter(None, ["; ".join(notes)])]) or " ",
         )
 
     def _skipped(self) -> list[str]:
@@ -124,12 +129,43 @@ class Result:
             and measuring.exit_status(self.plan, figures) == measuring.SKIP
         ]
 
+    def _crowded(self) -> list[Commit]:
+        return [
+            commit
+            for commit in self.commits
+            if (figures := self.known.get(commit.id)) and figures.crowd
+        ]
+
+    def _beside(self) -> str:
+        """What the user must know of steps that were not alone on the GPU."""
+        names = ", ".join(commit.name for commit in self._crowded())
+        return (
+            names
+            and f"{names}: timed beside other work, so the figures may be too slow; measure "
+            "again on a free GPU before you rely on them"
+        )
+
+    def _again(self) -> str:
+        """The figures of a second look, with which every verdict was the same."""
+        return ", ".join(
+            f"{commit.name} {self.probe.shown(figures.again.value)}"
+            for commit in self.commits
+            if (figures := self.known.get(commit.id))
+            and figures.again
+            and figures.again.values
+        )
+
     def _open(self) -> str:
         names = ", ".join(commit.name for commit in self.candidates)
         return f"one of {names}: those between can't be measured"
 
     def _has_draft(self) -> bool:
-        return bool(self.culprit) and self.plan.over == TREE and bool(self._before())
+        if not self.culprit or self.plan.over != TREE:
+            return False
+        before = self._before()
+        # A record is of figures that nothing slowed.
+        slowed = {before, self.culprit}.intersection(self._crowded())
+        return before is not None and not slowed
 
     def _before(self) -> Commit | None:
         """The commit below the culprit, where it has figures."""
@@ -189,11 +225,20 @@ def steps_of(
                 "wrong": known[commit.id].wrong,
                 "skip": known[commit.id].skip,
                 **known[commit.id].details,
+                **_company(known[commit.id]),
             }
             for commit in commits
             if commit.id in known
         ],
     }
+
+
+def _company(figures: Figures) -> dict:
+    """What else used the GPU, a load or null for each round, and the second look: where there are any."""
+    found = {"beside": figures.beside} if figures.beside else {}
+    if figures.again:
+        found["again"] = {"values": figures.again.values, **_company(figures.again)}
+    return found
 
 
 def _text(value: dict) -> bytes:

@@ -14,7 +14,8 @@ from ..errors import Exit, Failure
 from ..layout import Layout
 from ..pin import load_pin
 from . import ends as the_ends
-from . import harness, history, interpreter, measuring, report, search, worktree
+from . import harness, history, interpreter, measuring, report, search
+from . import second_look, worktree
 from . import plan as plans
 from .history import Commit
 from .plan import REPO, TREE, Plan
@@ -133,6 +134,8 @@ def _search(
     found = search.search(plan, directory, running, commits)
     if not found.candidates:
         raise _given_up(directory, abort)
+    with _aborts(directory):
+        second_look.take(plan, question.probe, directory, running, commits)
     result = report.make(plan, question.probe, directory, commits, found.candidates)
     result.write(directory)
     return result

@@ -22,7 +22,8 @@ def register(subparsers, layout: Layout) -> None:
     parser = subparsers.add_parser(
         "bisect",
         prog="scripts/bisect.sh",
-        epilog=f"A commit that can't be measured is skipped and named. {EXIT_CODES}",
+        epilog="A commit that can't be measured is skipped and named. Figures that other work on the "
+        f"GPU may have slowed are measured again; if they then differ, none is named. {EXIT_CODES}",
         help="find the commit that gained or lost a figure",
         description="Find the commit that gained, or lost, a figure: a real `git bisect run` in a "
         "detached work tree; your tree, branch and files stay as they are. Both ends are measured "
