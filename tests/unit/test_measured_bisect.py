@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+
+from patchset.bisect import probes, second_look
+from patchset.bisect.history import Commit
+from patchset.bisect.plan import Figures, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW = ROOT / "ci/checkpoints/raw"
@@ -54,4 +59,40 @@ def test_a_bisect_beside_other_jobs_named_a_wrong_patch():
         f"{beside['0050']:,.0f} tok/s instead of {alone['0050']:,.0f}, so the threshold "
         f"was {(beside['0050'] * beside['0060']) ** 0.5:,.0f} and 0059 with "
         f"{beside['0059']:,.0f}" in STATED
+    )
+
+
+def steps(name: str) -> tuple[list[Commit], dict[str, Figures]]:
+    """The commits of a recorded bisect, which is of before anything else was looked for, and their figures."""
+    made = json.loads((RAW / f"{name}.json").read_text())["steps"]
+    commits = [Commit(s["commit"], s["tree"], s["name"], "") for s in made]
+    return commits, {s["commit"]: Figures(s["values"], s["wrong"]) for s in made}
+
+
+def doubted(plan: Plan, name: str) -> list[str]:
+    commits, known = steps(name)
+    found = second_look.doubtful(plan, probes.find(plan.probe), commits, known)
+    return [commit.name for commit in found]
+
+
+def test_todays_bisect_would_have_doubted_the_wrong_patch_and_not_the_right_one():
+    folder = "h200-bisect-serving"
+    alone = Plan(**json.loads((RAW / folder / "plan.json").read_text()))
+    assert doubted(alone, f"{folder}/steps") == []
+    commits, first = steps(f"{folder}/steps-beside-other-jobs")
+    ends = first[alone.old].value, first[alone.new].value
+    beside = replace(alone, threshold=(ends[0] * ends[1]) ** 0.5)
+    assert doubted(beside, f"{folder}/steps-beside-other-jobs") == ["0050-indexer-topk"]
+    # As the clean run has it.
+    _, clean = steps(f"{folder}/steps")
+    second = {**first, alone.old: clean[alone.old]}
+    told = second_look.changed(
+        beside, probes.find(beside.probe), commits, first, second
+    )
+    assert told == [
+        "threshold 1,237 tok/s, then 2,841 tok/s",
+        "0059-kernels-decode, 2,467 tok/s: after, then before",
+    ]
+    assert f"once more for these three figures: with {clean[alone.old].value:,.0f}" in (
+        STATED
     )
