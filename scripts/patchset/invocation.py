@@ -14,7 +14,7 @@ _SCRIPTS = Path(__file__).resolve().parents[1]
 _PLACE = (
     *("installed", "python", "into", "source", "upto", "to", "from", "tip"),
     *("find", "probe", "over", "tree", "old", "new", "out"),
-    *("serve", "smoke", "bench"),
+    *("serve", "smoke", "bench", "rounds"),
 )
 _MATERIAL = ("url", "wheel", "patches")
 

@@ -72,6 +72,11 @@ def test_the_command_that_it_tells_measures_anew_what_was_in_doubt(serving):
     assert kept == [f"{old}.0.doubted", f"{old}.again.doubted"]
 
 
+def test_the_command_that_it_tells_has_as_many_rounds(serving):
+    following = serving(*SLOWED).bisect(*LINE, "--rounds", "1").stderr
+    assert "--rounds 1" in following.partition("\nnext:")[2]
+
+
 def test_steps_beside_other_work_are_warned_of_and_measured_again(serving):
     made = serving(*marked(43_008))
     done = made.bisect(*LINE)
