@@ -64,4 +64,5 @@ def write(tree: Path, **values: str) -> None:
 
 
 def _file(tree: Path) -> Path:
-    return tree / ".git" / "config"
+    # Absolute: git is started in the tree, where a relative path would name something else.
+    return tree.absolute() / ".git" / "config"

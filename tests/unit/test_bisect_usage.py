@@ -63,6 +63,17 @@ def test_a_python_of_a_relative_path_is_found_from_where_the_user_is(tree):
 
 
 @pytest.mark.parametrize(
+    "place, name", [(".", "tree"), ("tree", "."), ("sub", "../tree")]
+)
+def test_a_tree_of_a_relative_path_is_found_from_where_the_user_is(tree, place, name):
+    made = tree("100", "20")
+    (made.directory / "sub").mkdir()
+    line = made.command("--tree", name)
+    done = patchset(*line, env=made.env(), cwd=made.directory / place)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
     "case, said",
     [
         ("nothing", "no workload 'nothing'; there are: sweep-256-256, long-8192-256"),

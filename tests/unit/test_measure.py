@@ -49,6 +49,13 @@ def test_every_commit_is_in_the_raw_file(tree, tmp_path):
     assert list(out.parent.iterdir()) == [out]
 
 
+def test_a_tree_and_a_file_of_relative_paths(tree):
+    line = ["checkpoint", "measure", "--probe", "fake:speed", "--tree", "tree"]
+    done = patchset(*line, "--out", "raw.json", env=tree.env(), cwd=tree.directory)
+    assert done.returncode == 0, done.stderr
+    assert (tree.directory / "raw.json").exists()
+
+
 def test_a_place_that_cannot_be_written_is_told_before_the_first_step(tree, tmp_path):
     (tmp_path / "file").touch()
     for out in (tmp_path, tmp_path / "file" / "raw.json"):
