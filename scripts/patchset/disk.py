@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import gitenv
 from .errors import Exit, Failure
+from .listing import listed
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|Out of diskspace")
 _NO_ROOM = 64 * 1024
@@ -21,7 +22,12 @@ _READ_ONLY = re.compile(
 
 def is_told_by(said: str) -> bool:
     """True when git's message is about the disk or a missing right, not about its task."""
-    return bool(_FULL.search(said) or _READ_ONLY.search(said))
+    return is_full_by(said) or bool(_READ_ONLY.search(said))
+
+
+def is_full_by(said: str) -> bool:
+    """True when a message says that the disk is full."""
+    return bool(_FULL.search(said))
 
 
 @contextlib.contextmanager
@@ -42,12 +48,12 @@ def errors(place: str, state: str, another: str) -> Iterator[None]:
         said = gitenv.message_of(error)
         if _READ_ONLY.search(said):
             raise _unwritable(place, state, another, said) from None
-        if _FULL.search(said) or _has_no_room(place):
+        if is_full_by(said) or _has_no_room(place):
             raise _full(place, state) from None
         raise Failure(
             Exit.ENVIRONMENT,
             f"git {_verb(error)} failed",
-            where=f"{place}\n{said}",
+            where=f"{place}\n{listed(said.splitlines())}",
             state=state,
             next="put right what git says, then run the same command again",
         ) from None

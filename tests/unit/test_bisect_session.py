@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+
+import pytest
 
 from made_bisect import FAKE, GAIN, SPEED, state
-from made_series import git, snapshot
+from made_series import commit_all, git, snapshot
 from patchset import base, lock
 from patchset.bisect import plan as plans
 from patchset.errors import Exit
@@ -110,6 +113,36 @@ def test_a_full_disk(tree, small_disk):
     assert done.returncode == Exit.ENVIRONMENT
     assert "the disk is full" in done.stderr and "Traceback" not in done.stderr
     assert not list(made.out.glob("*/.harness-*"))
+    made.assert_untouched()
+
+
+def large(made, megabytes: int) -> str:
+    """A commit over the tree's last one, of many files of random bytes."""
+    place = made.path / "python" / "sglang" / "large"
+    place.mkdir()
+    for number in range(16 * megabytes):
+        (place / f"{number}.bin").write_bytes(os.urandom(1 << 16))
+    return commit_all(made.path, "large")
+
+
+@pytest.mark.parametrize("where", ["end", "step"])
+def test_a_commit_for_which_there_is_no_room(tree, small_disk, where):
+    made = tree("100", "20")
+    made.out = small_disk / "out"
+    large(made, 5)
+    old = "0001"
+    if where == "step":
+        old = "0010"
+        git(made.path, "rm", "-rq", "python/sglang/large")
+        (made.path / SPEED).write_text("5\n")
+        commit_all(made.path, "small again")
+    done = made.bisect("--old", old)
+    assert done.returncode == Exit.ENVIRONMENT
+    error, place, *_ = done.stderr[done.stderr.index("error:") :].splitlines()
+    assert error == "error: the disk is full", done.stderr
+    assert place == f"where: {made.session}"
+    assert "free some space, then run the same command again" in done.stderr
+    assert "unable to write" not in done.stderr and "large" not in done.stderr
     made.assert_untouched()
 
 

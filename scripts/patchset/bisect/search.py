@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -9,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import gitenv, processes
+from ..probe.entry import TELLS_TO
 from . import measuring
 from .history import Commit
 from .plan import Plan
 
+LOG = "git-bisect.log"
 _ENTRY = Path("harness", "scripts", "patchset", "probe", "entry.py")
 _FIRST = re.compile(r"^# first after commit: \[([0-9a-f]{40,64})\]", re.M)
 _POSSIBLE = re.compile(r"^# possible first after commit: \[([0-9a-f]{40,64})\]", re.M)
@@ -37,19 +40,32 @@ def search(plan: Plan, directory: Path, running: Path, commits: list[Commit]) ->
     tree = running / "worktree"
     terms = ["--term-old=before", "--term-new=after"]
     gitenv.run(tree, "bisect", "start", *terms, plan.new, plan.old)
-    with open(directory / "git-bisect.log", "wb") as log:
+    with open(directory / LOG, "wb") as log:
         _bisect_run(tree, [sys.executable, "-P", directory / _ENTRY, directory], log)
     told = gitenv.text(tree, "bisect", "log")
     return Found(tuple(_FIRST.findall(told) or _POSSIBLE.findall(told)))
 
 
 def _bisect_run(tree: Path, command: list, log) -> None:
-    """Run git and its steps as one process group, which does not outlive this call."""
+    """Run git and its steps as one process group, which does not outlive this call.
+
+    What git says goes to the log, what the steps tell to our own standard error.
+    """
     words = ["git", "-C", str(tree), "bisect", "run", *map(str, command)]
-    # Not through GitPython, which takes standard error for itself: the steps tell of themselves there.
-    process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=log, start_new_session=True
-    )
+    ours = os.dup(sys.stderr.fileno())
+    try:
+        # Not through GitPython, which passes no descriptor on.
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[ours],
+            env={**os.environ, TELLS_TO: str(ours)},
+        )
+    finally:
+        os.close(ours)
     try:
         process.wait()
     finally:

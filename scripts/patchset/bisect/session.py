@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 from collections.abc import Iterator
@@ -106,10 +107,13 @@ def _session(
     with _errors(directory, elsewhere), _alone(directory):
         plan = _plan(question, layout, directory)
         with worktree.detached(question.repository, directory) as running:
-            if question.over == REPO:
-                pin = load_pin(layout.patches)
-                worktree.import_base(running, wheel.obtain(pin, question.wheel), pin)
-            yield plan, directory, running
+            # Here too, as the room that is lacking is back once the work tree is gone.
+            with _errors(directory, elsewhere):
+                if question.over == REPO:
+                    pin = load_pin(layout.patches)
+                    file = wheel.obtain(pin, question.wheel)
+                    worktree.import_base(running, file, pin)
+                yield plan, directory, running
 
 
 def _search(
@@ -248,11 +252,15 @@ def _aborts(directory: Path) -> Iterator[None]:
         raise _failed(directory, str(aborted)) from None
 
 
-def _given_up(directory: Path, abort: Path) -> Failure:
+def _given_up(directory: Path, abort: Path) -> Exception:
+    """Why a search has no answer: a step gave up, or git itself, which then has written why."""
     try:
         what = json.loads(abort.read_text())["what"]
     except (OSError, ValueError, KeyError):
-        what = f"git bisect ended without an answer: see {directory / 'git-bisect.log'}"
+        said = (directory / search.LOG).read_bytes()
+        return gitenv.GitCommandError(["git", "bisect"], None, said)
+    if disk.is_full_by(what):
+        return OSError(errno.ENOSPC, what, str(directory))
     return _failed(directory, what)
 
 
