@@ -161,6 +161,19 @@ def test_skipped_commits_beside_the_change_leave_several_open(tree):
         )
     assert "0020-step (it does not build)" in done.stdout
     assert "draft" not in done.stdout and not (made.session / "record.json").exists()
+    assert "<--" not in done.stdout
+    # Not git's own word for it.
+    assert "cannot continue" not in done.stderr
+    log = made.session / "git-bisect.log"
+    assert "cannot continue" in log.read_text()
+    # Each step told its line.
+    assert done.stderr.count("skip    it does not build") == 2
+    (following,) = [line for line in done.stdout.splitlines() if line[:4] == "next"]
+    another, anew = following.split("; or ")
+    words = shlex.split(another.partition("these: ")[2])
+    assert words[words.index("--old") + 1 :][:3] == ["0010-step", "--new", "0040-step"]
+    assert words[words.index("--probe") + 1] == "NAME"
+    assert shlex.split(anew.partition("anew: ")[2])[1:] == made.command()[1:]
 
 
 def test_all_between_skipped(tree):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .. import atomic, gpuload
+from .. import atomic, gpuload, invocation
 from ..errors import Exit
 from ..listing import columns
 from ..records import draft
@@ -64,6 +64,7 @@ class Result:
             ("", self.culprit.subject if found else ""),
             ("open", open_ones),
             ("skipped", ", ".join(self._skipped())),
+            ("next", "" if found else self._narrower()),
             ("figures", str(self.directory / STEPS)),
             ("draft", str(self.directory / DRAFT) if self._has_draft() else ""),
             ("again", self._again()),
@@ -112,7 +113,7 @@ class Result:
             notes.append("its figures lie on both sides of the threshold")
         if figures.crowd:
             notes.append(f"beside other work: {gpuload.said(figures.crowd)}")
-        marks = ["<--"] if commit in self.candidates else []
+        marks = ["<--"] if commit == self.culprit else []
         return (
             commit.id[:12],
             commit.name,
@@ -158,6 +159,22 @@ class Result:
     def _open(self) -> str:
         names = ", ".join(commit.name for commit in self.candidates)
         return f"one of {names}: those between can't be measured"
+
+    def _narrower(self) -> str:
+        """What can tell the open ones apart: other figures of them, or these once they can be had."""
+        first = self.commits.index(self.candidates[0])
+        ends = (
+            "--old",
+            self.commits[first - 1].name,
+            "--new",
+            self.candidates[-1].name,
+        )
+        return (
+            "ask another probe about these: "
+            f"{invocation.again('--probe', 'NAME', *ends, drop=('serve', 'smoke', 'bench'))}; or put "
+            "right why they can't be measured, and measure anew: "
+            f"{invocation.again()}"
+        )
 
     def _has_draft(self) -> bool:
         if not self.culprit or self.plan.over != TREE:
