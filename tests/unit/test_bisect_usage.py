@@ -115,6 +115,20 @@ def test_usage(tree, line, said):
     assert made.measured == [] and not list(made.out.rglob("plan.json"))
 
 
+def test_a_wheel_that_is_wrong_is_refused_also_where_none_is_needed(tree):
+    made = tree("100", "20")
+    (made.directory / "none of ours.whl").write_bytes(b"x")
+    for name, code in (
+        ("none.whl", Exit.ENVIRONMENT),
+        ("none of ours.whl", Exit.PATCH),
+    ):
+        done = made.bisect("--wheel", made.directory / name)
+        assert done.returncode == code and name in done.stderr
+        following = done.stderr.partition("\nnext:")[2]
+        assert "bisect.sh --probe fake:speed" in following, following
+    assert made.measured == [] and not made.out.exists()
+
+
 def test_an_unknown_probe_names_those_there_are(tmp_path):
     done = patchset("bisect", "--probe", "work:luck", "--tree", tmp_path)
     assert done.returncode == Exit.USAGE

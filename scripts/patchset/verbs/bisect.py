@@ -9,11 +9,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from .. import gitenv, invocation, optiontypes, own_work, serversettings
+from .. import gitenv, invocation, optiontypes, own_work, serversettings, wheel
 from ..bisect import history, interpreter, probes, session
 from ..bisect.plan import GAIN, LOSS, REPO, TREE
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
+from ..pin import load_pin
 from ..standing import require_ours
 
 
@@ -105,6 +106,9 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     over_tree = arguments.over == TREE
     repository = (arguments.patched or layout.target) if over_tree else arguments.root
     if over_tree:
+        if arguments.wheel:
+            # The commits of a tree need none, but a wrong one must not look accepted.
+            wheel.obtain(load_pin(layout.patches), arguments.wheel)
         _require_tree(repository, named=arguments.patched is not None)
     else:
         _require_repository(repository)
