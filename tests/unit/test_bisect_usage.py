@@ -92,6 +92,23 @@ def test_a_workload_that_is_not_there_is_refused_first(tree, probe, case, said):
     assert made.measured == [] and not made.out.exists()
 
 
+@pytest.mark.parametrize("given", ["", "--tp 1"])
+def test_a_server_without_a_model_is_refused_first(tree, monkeypatch, given):
+    monkeypatch.undo()
+    made = tree("100", "20")
+    line = made.command("--probe", "serving:sweep-256-256@1", f"--serve={given}")
+    done = patchset(*line, env=made.env())
+    assert done.returncode == Exit.USAGE
+    assert "starts a server, and no model is named for it" in done.stderr
+    words = shlex.split(done.stderr.partition("\nnext:  name one: ")[2])
+    assert words[words.index("--serve") + 1].split()[-2:] == [
+        "--model-path",
+        "DIR_OR_NAME",
+    ]
+    assert given in words[words.index("--serve") + 1] and str(made.path) in words
+    assert made.measured == [] and not made.out.exists()
+
+
 @pytest.mark.parametrize(
     "line, said",
     [

@@ -77,6 +77,16 @@ def test_an_unknown_workload_is_told_before_the_first_step(tree, tmp_path, monke
     assert tree.sessions() == []
 
 
+def test_servers_of_no_model_are_refused_before_the_first_step(
+    tree, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(probes, "find", REAL)
+    done = tree.measure(tmp_path / "raw.json", "--probe", "serving:sweep-256-256")
+    assert done.returncode == Exit.USAGE and "no model is named" in done.stderr
+    assert "bisect.sh --probe serving:sweep-256-256 --serve" in done.stderr
+    assert tree.sessions() == []
+
+
 def test_a_place_lost_meanwhile_costs_no_figure(tree, tmp_path, monkeypatch):
     def fails(path: Path, data: bytes) -> None:
         if path.name == "raw.json":

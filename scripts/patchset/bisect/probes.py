@@ -46,6 +46,12 @@ class Probe:
         number = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
         return f"{number}{'' if self.unit == 'x' else ' '}{self.unit}"
 
+    def words_of(self, command: str) -> str:
+        """The words that its program is given for one of the commands that it runs."""
+        option = f"--{command}="
+        found = (word for word in self.program if word.startswith(option))
+        return next(found, option).removeprefix(option)
+
 
 def _work(which: str, words: Mapping[str, str]) -> Probe | None:
     if which != "indexer":

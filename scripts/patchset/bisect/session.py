@@ -6,11 +6,12 @@ import contextlib
 import errno
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .. import base, disk, gitenv, invocation, lock, wheel, workload
+from .. import base, disk, gitenv, invocation, lock, serversettings, wheel, workload
 from ..errors import Exit, Failure
 from ..layout import Layout
 from ..pin import load_pin
@@ -102,6 +103,7 @@ def _session(
     if question.probe.workload:
         # Before a server of any commit is loaded for nothing.
         workload.chosen(layout.root / "ci" / "workload.toml", question.probe.workload)
+        _require_model(question.probe)
     interpreter.require(question.python, question.probe.needs)
     directory = _place(place, question)
     with _errors(directory, elsewhere), _alone(directory):
@@ -114,6 +116,20 @@ def _session(
                     file = wheel.obtain(pin, question.wheel)
                     worktree.import_base(running, file, pin)
                 yield plan, directory, running
+
+
+def _require_model(probe: Probe) -> None:
+    words = shlex.split(probe.words_of("serve"))
+    if "--model-path" in serversettings.options(words):
+        return
+    named = shlex.join([*words, "--model-path", "DIR_OR_NAME"])
+    command = invocation.again("--probe", probe.name, "--serve", named, verb="bisect")
+    raise Failure(
+        Exit.USAGE,
+        f"{probe.name} starts a server, and no model is named for it",
+        state="nothing was measured",
+        next=f"name one: {command}",
+    )
 
 
 def _search(
