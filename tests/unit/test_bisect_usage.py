@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from dataclasses import replace
 
 import pytest
 
+from made_bisect import FAKE
 from made_wheel import ROOT, patchset
 from patchset.bisect import interpreter, probes
 from patchset.errors import Exit, Failure
@@ -90,6 +93,42 @@ def test_a_workload_that_is_not_there_is_refused_first(tree, probe, case, said):
     assert done.returncode == Exit.USAGE and said in done.stderr
     assert "--probe serving:WORKLOAD[@C]" in done.stderr
     assert made.measured == [] and not made.out.exists()
+
+
+def test_a_model_that_is_not_there_is_refused_first(tree, monkeypatch):
+    monkeypatch.undo()
+    made = tree("100", "20")
+    given = "--serve=--model-path ./none"
+    done = made.bisect("--probe", "serving:sweep-256-256", given)
+    assert done.returncode == Exit.USAGE
+    assert "there is no such folder of a model" in done.stderr
+    assert made.measured == [] and not made.out.exists()
+
+
+def test_places_in_the_words_for_a_server_are_found_from_where_the_user_is(
+    tree, monkeypatch
+):
+    def known(name, words):
+        given = [f"--{command}={text}" for command, text in words.items()]
+        return replace(FAKE, program=(*FAKE.program, *given))
+
+    monkeypatch.setattr(probes, "find", known)
+    made = tree("100", "20")
+    (made.directory / "models" / "m").mkdir(parents=True)
+    (made.directory / "stock").mkdir()
+    words = ["--serve=--model-path models/m --tp 1", "--smoke=--build stock"]
+    line = made.command("--probe", "serving:x", *words)
+    done = patchset(*line, env=made.env(), cwd=made.directory)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((made.session / "steps.json").read_text())["words"] == [
+        f"--serve=--model-path {made.directory}/models/m --tp 1",
+        "--smoke=--build stock",
+    ]
+    for given in ("--model-path=m", "--model m", "--model-path m"):
+        line = made.command("--probe", "serving:x", f"--serve={given}")
+        patchset(*line, env=made.env(), cwd=made.directory / "models")
+    told = [json.loads(file.read_text()) for file in made.out.glob("*/steps.json")]
+    assert sum(f"{made.directory}/models/m" in str(each["words"]) for each in told) == 4
 
 
 @pytest.mark.parametrize("given", ["", "--tp 1"])

@@ -121,7 +121,7 @@ def _session(
 def _require_model(probe: Probe) -> None:
     words = shlex.split(probe.words_of("serve"))
     if "--model-path" in serversettings.options(words):
-        return
+        return serversettings.require_model(words)
     named = shlex.join([*words, "--model-path", "DIR_OR_NAME"])
     command = invocation.again("--probe", probe.name, "--serve", named, verb="bisect")
     raise Failure(

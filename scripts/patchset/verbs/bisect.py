@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -16,6 +17,9 @@ from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..pin import load_pin
 from ..standing import require_ours
+
+# Options of a server whose word may be a folder without a separator in it.
+_FOLDERS = ("--model-path", "--model", "--tokenizer-path")
 
 
 def register(subparsers, layout: Layout) -> None:
@@ -99,8 +103,12 @@ def register(subparsers, layout: Layout) -> None:
 
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     _require_sense(arguments)
-    given = {name: getattr(arguments, name) for name in ("serve", "smoke", "bench")}
-    probe = probes.find(arguments.probe, {k: v for k, v in given.items() if v})
+    given = {
+        name: _from_here(words)
+        for name in ("serve", "smoke", "bench")
+        if (words := getattr(arguments, name))
+    }
+    probe = probes.find(arguments.probe, given)
     if arguments.rounds:
         probe = replace(probe, rounds=arguments.rounds)
     over_tree = arguments.over == TREE
@@ -140,6 +148,21 @@ def _require_sense(arguments: argparse.Namespace) -> None:
     _require_no_secret(arguments)
     if arguments.over == REPO and not arguments.old:
         arguments.parser.error("--over repo needs the older end: --old COMMIT")
+
+
+def _from_here(words: str) -> str:
+    """Words for a command that is started elsewhere: paths that are there from here are absolute."""
+    split = shlex.split(words)
+    found = [_absolute(before, word) for before, word in zip(["", *split], split)]
+    return words if found == split else shlex.join(found)
+
+
+def _absolute(before: str, word: str) -> str:
+    option, sign, value = word.partition("=") if word[:2] == "--" else ("", "", word)
+    is_place = os.sep in value or (option or before) in _FOLDERS
+    if not is_place or not os.path.exists(value):
+        return word
+    return f"{option}{sign}{os.path.abspath(value)}"
 
 
 def _require_no_secret(arguments: argparse.Namespace) -> None:
