@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import base, gitenv, invocation, operation, origin, own_work, scratchrepo
+from .bisect import worktree
 from .commits import commit_series, tip
 from .errors import Exit, Failure
 from .listing import listed
@@ -97,13 +98,14 @@ def judge(asked: Asked, force: bool) -> TreeResult | Replaceable:
     Nothing is written, so a target in a read-only place can be read too. Raises Failure(PATCH),
     each with its own message and next command, when the target is foreign, has another base, has
     a git operation in progress, is dirty, is broken, or holds something else; with force only
-    when it is not ours.
+    when it is not ours. Raises Failure(ENVIRONMENT) when a bisect is at work on one to be replaced.
     """
     target = asked.target
     if is_empty(target):
         return Replaceable(MADE)
     require_ours(target)
     if force:
+        _require_unused(asked)
         return Replaceable(MADE, _readable_work(asked))
     try:
         return _read(asked)
@@ -129,6 +131,8 @@ def _read(asked: Asked) -> TreeResult | Replaceable:
     _require_idle(target)
     work = own_work.find(target, made_from, asked.series.hook_digest)
     changed = made_from.series != asked.series.digest
+    if changed:
+        _require_unused(asked)
     if work.edits:
         raise _outdated(asked, made_from, work) if changed else _dirty(target, work)
     if changed and not work:
@@ -203,6 +207,20 @@ def _require_idle(target: Path) -> None:
             target,
             f"{found.name} is in progress in the target",
             f"finish it, or end it: git -C {_quoted(target)} {found.way_out}",
+        )
+
+
+def _require_unused(asked: Asked) -> None:
+    """Before it is replaced, which would take its repository away from a search."""
+    session = worktree.at_work(asked.target)
+    if session:
+        raise Failure(
+            Exit.ENVIRONMENT,
+            "a bisect or a measure is at work on the target",
+            where=f"{asked.target}\n{session}",
+            state="the target is as it was",
+            next="wait until it has finished, or stop it with Ctrl-C (its own command goes on "
+            f"later), then {asked.again}",
         )
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from made_bisect import FAKE, GAIN, SPEED, state
 from made_series import commit_all, git, snapshot
+from made_wheel import patchset
 from patchset import base, lock
 from patchset.bisect import plan as plans
+from patchset.bisect import search, worktree
 from patchset.errors import Exit
 
 
@@ -76,6 +78,50 @@ def test_two_at_once(tree):
         done = made.bisect()
     assert done.returncode == Exit.ENVIRONMENT
     assert "this bisect is at work already" in done.stderr
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_tree_that_is_measured_is_not_replaced(tree, changed):
+    made = tree("100", "20")
+    apply = ["apply", "--patches", made.release.patches, "--wheel", made.release.wheel]
+    line = [*apply, "--to", made.path, *([] if changed else ["--force"])]
+    made.out.mkdir()
+    if changed:
+        (made.release.patches / "0010-step.patch").unlink()
+    with worktree.detached(made.path, made.out):
+        with lock.hold(made.out / worktree.LOCK):
+            before = snapshot(made.path)
+            done = patchset(*line)
+            assert done.returncode == Exit.ENVIRONMENT, done.stderr
+            assert "a bisect or a measure is at work on the target" in done.stderr
+            assert f"{made.path}\n       {made.out}\n" in done.stderr
+            assert "then make it again: " in done.stderr and "--force" in done.stderr
+            assert snapshot(made.path) == before
+        # What a killed one left is in nobody's way.
+        assert patchset(*apply, "--to", made.path, "--force").returncode == 0
+
+
+@pytest.mark.parametrize("when", ["at an end", "in the search"])
+def test_a_tree_that_is_taken_away_is_named(tree, monkeypatch, when):
+    made = tree("100", "50", "20", "20")
+    module, name = {
+        "at an end": (worktree, "check_out"),
+        "in the search": (search, "_bisect_run"),
+    }[when]
+    before = getattr(module, name)
+
+    def gone(*arguments):
+        made.path.rename(made.directory / "elsewhere")
+        monkeypatch.undo()
+        before(*arguments)
+
+    monkeypatch.setattr(module, name, gone)
+    done = made.bisect()
+    assert done.returncode == Exit.ENVIRONMENT
+    error, place, state, after = done.stderr[done.stderr.index("error:") :].splitlines()
+    assert error == "error: what is measured was replaced or removed meanwhile"
+    assert place == f"where: {made.path}" and "are kept" in state
+    assert f"bisect.sh --probe fake:speed --tree {made.path}" in after
 
 
 def test_the_users_own_work_and_bisect_stay(tree):

@@ -26,6 +26,16 @@ def test_one_holder_at_a_time_and_nothing_left(tmp_path):
         pass
 
 
+def test_a_lock_is_asked_after_without_taking_it(tmp_path):
+    path = tmp_path / "lock"
+    assert not lock.is_held(path) and not path.exists()
+    path.touch()
+    assert not lock.is_held(path)
+    with lock.hold(path):
+        assert lock.is_held(path)
+    assert not path.exists()
+
+
 def _count(path: str, ready) -> None:
     ready.wait()
     for _ in range(200):

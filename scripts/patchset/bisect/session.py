@@ -110,7 +110,7 @@ def _session(
         plan = _plan(question, layout, directory)
         with worktree.detached(question.repository, directory) as running:
             # Here too, as the room that is lacking is back once the work tree is gone.
-            with _errors(directory, elsewhere):
+            with _errors(directory, elsewhere), _connected(question, running):
                 if question.over == REPO:
                     pin = load_pin(layout.patches)
                     file = wheel.obtain(pin, question.wheel)
@@ -242,7 +242,7 @@ def _place(place: Path, question: Question) -> Path:
 def _alone(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        with lock.hold(directory / ".lock"):
+        with lock.hold(directory / worktree.LOCK):
             yield
     except lock.Held:
         raise Failure(
@@ -251,6 +251,24 @@ def _alone(directory: Path) -> Iterator[None]:
             where=str(directory),
             state="nothing was changed",
             next="wait until it has finished, or stop it with Ctrl-C",
+        ) from None
+
+
+@contextlib.contextmanager
+def _connected(question: Question, running: Path) -> Iterator[None]:
+    """Names the cause of whatever fails once the repository is no longer there."""
+    try:
+        yield
+    except (Failure, gitenv.GitCommandError, OSError):
+        if not worktree.is_cut_off(running):
+            raise
+        raise Failure(
+            Exit.ENVIRONMENT,
+            "what is measured was replaced or removed meanwhile",
+            where=str(question.repository),
+            state="no commit is named; the figures that are complete are kept",
+            next="once it is there again, go on with the same command: "
+            f"{invocation.again()}",
         ) from None
 
 

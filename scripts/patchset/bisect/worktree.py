@@ -8,9 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
-from .. import base, gitenv
+from .. import base, gitenv, lock
 from ..pin import Pin
 
+# Held in a session's directory for the time of its work.
+LOCK = ".lock"
 _PREFIX = "running-"
 
 
@@ -42,6 +44,25 @@ def sweep(repo: Path, directory: Path) -> None:
     if left:
         with contextlib.suppress(gitenv.GitCommandError):
             gitenv.run(repo, "worktree", "prune")
+
+
+def at_work(repo: Path) -> Path | None:
+    """The directory of a session that measures commits of repo right now, or None."""
+    for record in (repo / ".git" / "worktrees").glob("*/gitdir"):
+        # It names SESSION/running-…/worktree/.git
+        running = Path(record.read_text().strip()).parents[1]
+        if running.name.startswith(_PREFIX) and lock.is_held(running.parent / LOCK):
+            return running.parent
+    return None
+
+
+def is_cut_off(running: Path) -> bool:
+    """True when the repository of the work tree has been replaced or removed."""
+    try:
+        gitenv.run(running / "worktree", "rev-parse", "--git-dir")
+    except gitenv.GitCommandError:
+        return True
+    return False
 
 
 def check_out(running: Path, commit: str) -> None:
