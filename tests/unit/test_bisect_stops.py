@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -43,6 +44,42 @@ def test_a_killed_bisect_is_swept_away(tree):
     for line in processes():
         if str(made.out) in line:
             os.kill(int(line.split()[0]), signal.SIGKILL)
+
+
+def test_ctrl_c_while_it_cleans_up_leaves_nothing_either(tree, monkeypatch):
+    made = tree("100", "20")
+    remove = shutil.rmtree
+
+    def again(path, **options):
+        if Path(path).name.startswith("running-"):
+            os.kill(os.getpid(), signal.SIGINT)
+        remove(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", again)
+    made.bisect()
+    made.assert_untouched()
+
+
+# Presses Ctrl-C while git adds a work tree, whose record is locked until it is complete.
+STOPPING_GIT = """#!/bin/sh
+case " $* " in *" worktree add "*) ;; *) exec {git} "$@" ;; esac
+{git} "$@" || exit
+touch "$2"/.git/worktrees/worktree/locked
+kill -INT "$PPID"
+sleep 0.5
+rm "$2"/.git/worktrees/worktree/locked
+"""
+
+
+def test_ctrl_c_while_git_makes_the_work_tree(tree):
+    made = tree("100", "20")
+    shim = made.directory / "shim" / "git"
+    shim.parent.mkdir()
+    shim.write_text(STOPPING_GIT.format(git=shutil.which("git")))
+    shim.chmod(0o755)
+    done = made.bisect(PATH=os.pathsep.join([str(shim.parent), os.environ["PATH"]]))
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+    made.assert_untouched()
 
 
 AT_AN_END, AT_A_STEP = ("serve", "20"), ("100", "serve", "serve", "20")

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
-from .. import base, gitenv, lock
+from .. import base, gitenv, lock, signals
 from ..pin import Pin
 
 # Held in a session's directory for the time of its work.
@@ -28,12 +28,16 @@ def detached(repo: Path, directory: Path) -> Iterator[Path]:
     running = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=directory))
     try:
         add = ["worktree", "add", "--quiet", "--detach", "--no-checkout"]
-        gitenv.run(repo, *add, str(running / "worktree"), "HEAD")
+        # Git, killed in the middle of this, would leave a record that it takes for locked.
+        with signals.deferred():
+            gitenv.run(repo, *add, str(running / "worktree"), "HEAD")
         yield running
     finally:
-        shutil.rmtree(running, ignore_errors=True)
-        with contextlib.suppress(gitenv.GitCommandError):
-            gitenv.run(repo, "worktree", "prune")
+        # Whoever is impatient presses Ctrl-C again.
+        with signals.held_off():
+            shutil.rmtree(running, ignore_errors=True)
+            with contextlib.suppress(gitenv.GitCommandError):
+                gitenv.run(repo, "worktree", "prune")
 
 
 def sweep(repo: Path, directory: Path) -> None:
