@@ -46,6 +46,16 @@ def test_the_table_names_the_commit_the_threshold_and_the_files(tree):
     assert Path(facts["draft"].split()[1]).exists()
 
 
+def test_each_line_of_progress_names_its_patch(tree):
+    made = tree("100", "50", "skip", "20")
+    said = made.bisect("--old", "0000-stock").stderr.splitlines()
+    ids = {name: made.commit(name)[:12] for name in ("0010-step", "0030-step")}
+    (ends,) = [line for line in said if line.startswith("ends ")]
+    assert ends.endswith(f"0000-stock and {ids['0030-step']} 0030-step")
+    steps = [line.split() for line in said]
+    assert [ids["0010-step"], "0010-step", "before", "50", "us"] in steps
+
+
 def test_the_words_for_a_server_stand_in_the_raw_file_and_the_draft(tree, probe):
     words = ["--serve=--model-path 'a model'", "--smoke=--weights real"]
     probe(program=(*FAKE.program, "--case", "x", *words))

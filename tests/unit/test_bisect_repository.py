@@ -24,6 +24,8 @@ def test_over_the_commits_of_a_repository(repository):
         if commit in said:
             assert f"\n+{speed}\n" in said[commit]
     assert len(said) >= 3
+    # There a line of progress has the commit's own first line.
+    assert f"{made.commits[2][:12]}  speed 20 " in done.stderr
     assert state(made.root) == before
 
 

@@ -21,6 +21,11 @@ class Commit:
     name: str
     subject: str
 
+    @property
+    def label(self) -> str:
+        """What tells people most beside its id."""
+        return self.subject if self.name == self.id[:12] else self.name
+
 
 def line(repo: Path, old: str, new: str) -> list[Commit]:
     """The commits from old to new, both included, in order. They are ids or names of commits.
@@ -63,6 +68,11 @@ def resolve(repo: Path, which: str, patches: bool) -> str:
             state=_NOTHING,
             next=hint,
         ) from None
+
+
+def head(repo: Path) -> Commit:
+    """The commit that is checked out."""
+    return _log(repo, "-1", "HEAD")[0]
 
 
 def series_of(tree: Path) -> list[Commit]:

@@ -140,7 +140,8 @@ def _search(
     commits: list[Commit],
 ) -> Result:
     measuring.tell(f"figure     {question.probe.what}")
-    measuring.tell(f"ends       {question.old[:12]} and {question.new[:12]}")
+    ends = (f"{end.id[:12]} {end.label}" for end in (commits[0], commits[-1]))
+    measuring.tell(f"ends       {' and '.join(ends)}")
     with _aborts(directory):
         ends = the_ends.measure(plan, directory, running)
     plan = replace(plan, threshold=the_ends.threshold(plan, ends))

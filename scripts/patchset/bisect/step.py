@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from .. import gitenv, signals
-from . import measuring
+from . import history, measuring
 from . import plan as plans
 
 _WORDS = {measuring.BEFORE: "before", measuring.AFTER: "after", measuring.SKIP: "skip"}
+
+# Wide enough for the names of the series.
+_NAME = 24
 
 
 def run(directory: Path) -> int:
@@ -23,12 +26,15 @@ def run(directory: Path) -> int:
         raise measuring.Aborted("the ends were not measured")
     gitenv.scrub()
     worktree = Path.cwd()
-    commit = gitenv.text(worktree, "rev-parse", "HEAD")
+    commit = history.head(worktree)
     try:
-        figures = measuring.measured(plan, directory, worktree.parent, commit)
+        figures = measuring.measured(plan, directory, worktree.parent, commit.id)
     except measuring.Aborted as aborted:
-        raise measuring.Aborted(f"commit {commit[:12]}: {aborted}") from None
+        told = f"commit {commit.id[:12]} {commit.label}: {aborted}"
+        raise measuring.Aborted(told) from None
     status = measuring.exit_status(plan, figures)
     value = figures.skip or figures.wrong or f"{figures.value:.4g} {plan.unit}"
-    measuring.tell(f"{commit[:12]}  {_WORDS[status]:<6}  {value}")
+    measuring.tell(
+        f"{commit.id[:12]}  {commit.label:<{_NAME}}  {_WORDS[status]:<6}  {value}"
+    )
     return status
