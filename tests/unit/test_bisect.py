@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 from made_bisect import FAKE, GAIN, state
+from made_wheel import ROOT, patchset
 from patchset.bisect import probes
 from patchset.errors import Exit
 
@@ -44,6 +46,28 @@ def test_the_table_names_the_commit_the_threshold_and_the_files(tree):
     assert facts["threshold"].endswith("44.72 us")
     assert Path(facts["figures"].split()[1]).exists()
     assert Path(facts["draft"].split()[1]).exists()
+
+
+def test_the_record_is_made_by_the_command_that_is_shown(tree):
+    made = tree("100", "100", "20")
+    said = patchset(*made.command(), env=made.env(), cwd=ROOT).stdout.splitlines()
+    (row,) = [line for line in said if line.startswith("record ")]
+    copy, record = (shlex.split(part) for part in row.split(maxsplit=1)[1].split("&&"))
+    assert copy[:2] == ["cp", str(made.session / "steps.json")]
+    assert (ROOT / copy[2]).parent == ROOT / "ci" / "checkpoints" / "raw"
+    assert record == ["scripts/checkpoint.sh", "record", "--steps", copy[2]]
+    # The same in a repository of its own.
+    raw = made.directory / copy[2]
+    raw.parent.mkdir(parents=True)
+    shutil.copyfile(copy[1], raw)
+    where = ("--root", made.directory, "--wheel", made.release.wheel)
+    done = patchset("checkpoint", "record", "--steps", raw, *where)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((raw.parents[1] / "0020-step.json").read_text())
+    draft = json.loads((made.session / "record.json").read_text())
+    (made_one,), (drafted,) = record["measurements"], draft["measurements"]
+    assert made_one["result"] == drafted["result"]
+    assert made_one["select"] == drafted["select"]
 
 
 def test_each_line_of_progress_names_its_patch(tree):

@@ -49,3 +49,5 @@ def test_over_a_repository_needs_an_end_and_a_repository(probe, tmp_path):
     done = patchset(*line, "--root", tmp_path, "--old", "HEAD")
     assert done.returncode == Exit.ENVIRONMENT
     assert "not a git repository" in done.stderr
+    told = " ".join(patchset("bisect", "--help").stdout.split())
+    assert "(default: 0000-stock; with --over repo there is none, so name one)" in told

@@ -63,7 +63,8 @@ def test_a_complete_session_is_kept_beside_the_next(tree):
     made.bisect()
     first = made.session
     kept = snapshot(first)
-    made.bisect()
+    again = made.bisect().stderr
+    assert f"complete   {first}; measuring afresh in {first}-2\n" in again
     assert sorted(path.name for path in made.out.iterdir()) == [
         first.name,
         f"{first.name}-2",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from .. import atomic, gpuload, invocation
 from ..errors import Exit
+from ..layout import here
 from ..listing import columns
 from ..records import draft
 from . import measuring, probes
@@ -67,6 +69,7 @@ class Result:
             ("next", "" if found else self._narrower()),
             ("figures", str(self.directory / STEPS)),
             ("draft", str(self.directory / DRAFT) if self._has_draft() else ""),
+            ("record", self._recorded() if self._has_draft() else ""),
             ("again", self._again()),
             ("beside", self._beside()),
         ]
@@ -183,6 +186,14 @@ class Result:
         # A record is of figures that nothing slowed.
         slowed = {before, self.culprit}.intersection(self._crowded())
         return before is not None and not slowed
+
+    def _recorded(self) -> str:
+        """The commands that make a record of it."""
+        raw = invocation.word(here().records / "raw" / f"{self.directory.name}.json")
+        return (
+            f"cp {shlex.quote(str(self.directory / STEPS))} {raw} && "
+            f"{invocation.script('checkpoint.sh')} record --steps {raw}"
+        )
 
     def _before(self) -> Commit | None:
         """The commit below the culprit, where it has figures."""

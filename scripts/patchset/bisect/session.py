@@ -105,7 +105,9 @@ def _session(
         workload.chosen(layout.root / "ci" / "workload.toml", question.probe.workload)
         _require_model(question.probe)
     interpreter.require(question.python, question.probe.needs)
-    directory = _place(place, question)
+    complete, directory = _place(place, question)
+    if complete:
+        measuring.tell(f"complete   {complete}; measuring afresh in {directory}")
     with _errors(directory, elsewhere), _alone(directory):
         plan = _plan(question, layout, directory)
         with worktree.detached(question.repository, directory) as running:
@@ -230,13 +232,14 @@ def _stock_of_tree(tree: Path) -> dict[str, bytes]:
     }
 
 
-def _place(place: Path, question: Question) -> Path:
-    """The session's directory: of a stopped one, or a new one beside those that are complete."""
-    directory, number = place / question.key, 2
+def _place(place: Path, question: Question) -> tuple[Path | None, Path]:
+    """The last of the question's sessions that is complete, and the directory of the one to do: a
+    stopped one, or a new one beside those."""
+    complete, directory, number = None, place / question.key, 2
     while (directory / report.FILE).exists():
-        directory = place / f"{question.key}-{number}"
+        complete, directory = directory, place / f"{question.key}-{number}"
         number += 1
-    return directory
+    return complete, directory
 
 
 @contextlib.contextmanager

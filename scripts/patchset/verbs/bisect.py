@@ -59,7 +59,8 @@ def register(subparsers, layout: Layout) -> None:
     parser.add_argument(
         *("--old", "--good"),
         metavar="COMMIT",
-        help="the older end: a patch's number or name, or a commit (default: 0000-stock)",
+        help="the older end: a patch's number or name, or a commit (default: 0000-stock; "
+        "with --over repo there is none, so name one)",
     )
     parser.add_argument(
         *("--new", "--bad"), metavar="COMMIT", help="the newer end (default: HEAD)"
