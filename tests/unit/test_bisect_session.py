@@ -189,7 +189,7 @@ def test_a_commit_for_which_there_is_no_room(tree, small_disk, where):
     assert error == "error: the disk is full", done.stderr
     assert place == f"where: {made.session}"
     assert "free some space, then run the same command again" in done.stderr
-    assert "unable to write" not in done.stderr and "large" not in done.stderr
+    assert "unable to write" not in done.stderr and "sglang/large" not in done.stderr
     made.assert_untouched()
 
 

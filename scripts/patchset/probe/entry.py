@@ -16,7 +16,8 @@ TELLS_TO = "PATCHSET_TELLS_TO"
 
 def main(directory: Path) -> int:
     """Measure what is checked out in the session of this directory."""
-    os.dup2(int(os.environ[TELLS_TO]), sys.stderr.fileno())
+    if TELLS_TO in os.environ:
+        os.dup2(int(os.environ[TELLS_TO]), sys.stderr.fileno())
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from patchset.bisect import step
 
