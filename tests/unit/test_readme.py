@@ -95,6 +95,23 @@ def test_files_that_a_page_links_to_are_there(page):
         assert (page.parent / link).exists(), link
 
 
+def anchors(page: Path) -> set[str]:
+    """What a heading of the page is linked by: its words without marks, joined by hyphens."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", page.read_text(), re.M):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"\s", "-", re.sub(r"[^\w\- ]", "", words).strip()))
+    return found
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "ci/smoke-model/README.md"], ids=lambda page: page.name
+)
+def test_headings_that_a_page_links_to_are_there(page):
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        assert anchor in anchors(page.parent / link if link else page), anchor
+
+
 def test_the_variables_of_the_readme_are_read_somewhere():
     code = "".join(
         file.read_text()
