@@ -93,6 +93,6 @@ def test_todays_bisect_would_have_doubted_the_wrong_patch_and_not_the_right_one(
         "threshold 1,237 tok/s, then 2,841 tok/s",
         "0059-kernels-decode, 2,467 tok/s: after, then before",
     ]
-    assert f"once more for these three figures: with {clean[alone.old].value:,.0f}" in (
-        STATED
-    )
+    once, again = (f"{figures[alone.old].value:,.0f}" for figures in (first, clean))
+    assert f"first try ({once}, 2,467 and 3,152 at 0060) make it measure 0050" in STATED
+    assert f"0050 once more: with {again} it ends as *unclear*" in STATED
