@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from .. import atomic, disk, invocation, scratchrepo
+from .. import atomic, disk, invocation, newfile, scratchrepo
 from ..bisect import history, interpreter, probes, session
 from ..bisect.plan import GAIN, TREE
 from ..commits import commit_series
@@ -35,7 +34,9 @@ def _register_measure(actions, layout: Layout) -> None:
         "the bisect's probes, into a raw file for `record --steps`. Stopped, the same command goes on.",
     )
     parser.add_argument("--probe", required=True, metavar="NAME", help=_PROBES)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="a new file"
+    )
     parser.add_argument(
         "--tree",
         dest="patched",
@@ -61,6 +62,7 @@ _PROBES = f"what to measure: {', '.join(probes.names())}"
 def _measure(layout: Layout, arguments: argparse.Namespace) -> Exit:
     probe = probes.find(arguments.probe)
     another = invocation.again("--out", "FILE")
+    _require_new(arguments.out)
     _require_writable(arguments.out, another)
     require_ours(
         arguments.patched, "name a tree that scripts/apply.sh made, with --tree DIR"
@@ -93,12 +95,23 @@ def _kept(layout: Layout) -> Path:
     return layout.root / "build" / "measure"
 
 
+def _require_new(out: Path) -> None:
+    """A raw file is evidence: it is not written over."""
+    if out.exists():
+        other = invocation.again("--out", str(newfile.beside(out)))
+        raise Failure(
+            Exit.USAGE,
+            "--out needs a new file, and this one is there",
+            where=str(out),
+            state="nothing was measured, and the file is as it was",
+            next=f"choose another file (what was measured before is not measured again): {other}",
+        )
+
+
 def _require_writable(out: Path, another: str) -> None:
     """Before the first step: all of them may take hours."""
     following = f"choose another file: {another}"
     with disk.errors(str(out), "nothing was measured", following):
-        if out.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "It is a directory", str(out))
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out.parent):
             pass
