@@ -119,6 +119,16 @@ def test_rows_of_a_record_that_is_gone_are_dropped_when_that_is_said(recorded):
     assert code == 0 and told["notes"] == ["0020-environ has no record"]
 
 
+@pytest.mark.parametrize("link", ["[1030-indexer](", "](ci/checkpoints/1030-indexer."])
+def test_a_link_that_was_edited_is_no_record_that_is_gone(recorded, link):
+    page = recorded.page.read_text()
+    assert link.replace("1030", "0030") in page
+    recorded.page.write_text(page.replace(link.replace("1030", "0030"), link))
+    problems = ["CHECKPOINTS.md is not what the records render"]
+    assert recorded.verify()[1]["problems"] == problems
+    assert recorded.run("render").returncode == 0 and recorded.verify()[0] == 0
+
+
 def test_export_does_not_render_rows_away_either(own_tree, recorded):
     (recorded.root / RECORD).unlink()
     # Beside the patches of the made release are its kernels, records and page.

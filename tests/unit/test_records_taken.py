@@ -48,7 +48,7 @@ def test_a_raw_file_that_is_not_as_recorded_is_refused(committed):
 def test_the_next_line_takes_over_what_was_measured_anew(committed):
     alter(committed)
     done = committed.run("record", "--again")
-    words = shlex.split(done.stderr.partition("; what was: ")[2])
+    words = shlex.split(done.stderr.partition("; for what was: ")[2])
     assert words[0].endswith("scripts/checkpoint.sh")
     done = patchset("checkpoint", *words[1:], "--root", committed.root)
     assert done.returncode == 0, done.stderr

@@ -58,7 +58,7 @@ class Kept:
             f"{counted(lost, 'raw file')} not as recorded",
             where="\n".join([*map(self.told, lost), *listed(moved).splitlines()]),
             state="no record was changed",
-            next=f"put back what was not measured anew: git checkout -- {' '.join(words)}; what was: "
+            next=f"put back what was not measured anew: git checkout -- {' '.join(words)}; for what was: "
             f"{anew}",
         )
 

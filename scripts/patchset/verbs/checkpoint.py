@@ -15,7 +15,7 @@ from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..listing import columns
 from ..records import compare, history, ladder, rows, schema, shown, sources, stale
-from ..records import sums, verify
+from ..records import remeasured, sums, verify
 from ..series import Series, load_series
 from . import checkpoint_record
 
@@ -197,9 +197,9 @@ def _way_back(layout: Layout, found: verify.Found) -> str:
         rendered = (layout.checkpoints, *_charts(layout))
         return f"see what was changed: {_git_diff(*rendered)}; then {render}"
     return (
-        f"see what was changed: {_git_diff(layout.records, layout.checkpoints)}; put it back, or "
-        "measure and record it again (for a raw file of no record: take its line out of "
-        f"{sums.NAME}); then {render}"
+        f"see what was changed: {_git_diff(layout.records, layout.checkpoints)}; put it back, or, what "
+        f"was measured anew: {script} record --again {remeasured.OPTION} FILE (for a raw file of no "
+        f"record that is gone: take its line out of {sums.NAME}); then {render}"
     )
 
 
