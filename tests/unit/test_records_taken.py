@@ -107,7 +107,13 @@ def test_what_is_named_must_be_raw_files(recorded, place):
     assert snapshot(recorded.root) == before
 
 
-def test_a_step_of_another_commit_is_refused(recorded):
+@pytest.mark.parametrize("facts", [{}, {"commit": "f" * 40, "tree": "f" * 40}])
+def test_a_step_of_another_commit_is_refused(own, facts):
+    """Also one that was measured before the series was changed."""
+    recorded = Made(own)
+    found = steps(recorded.root, VALUES)
+    found["steps"][3] |= facts
+    write_raw(recorded.root, found)
     before = snapshot(recorded.root)
     raw = ("--reader", "steps", "--raw", recorded.root / RAW, "--command", "c")
     done = recorded.run("record", "0020-environ", *raw, "--select", "step=0030-indexer")
