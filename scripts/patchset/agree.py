@@ -16,6 +16,7 @@ from .export import Difference
 from .layout import Layout
 from .origin import Origin
 from .pin import Pin
+from .records import shown
 from .series import digest, read_files, series_of
 
 NOTHING = "nothing was written"
@@ -207,6 +208,7 @@ class Agreement:
     def _page(self, files: dict[str, bytes], given_wheel: Path | None) -> str | None:
         if self.places.page is None:
             return None
+        shown.require(self.places.page, self.places.records)
         series = series_of(self.places.patches, files)
         with self._base(series.pin, given_wheel) as repo:
             applied = commit_series(repo, series.pin.commit, series)

@@ -132,3 +132,15 @@ def recorded(own) -> Made:
     found = Made(own)
     assert found.run("render").returncode == 0
     return found
+
+
+@pytest.fixture
+def committed(recorded):
+    """`recorded` in a repository of its own, as a user has it."""
+    for line in (
+        ("init", "-q"),
+        ("add", "ci", "CHECKPOINTS.md"),
+        ("-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "all"),
+    ):
+        gitenv.run(recorded.root, *line)
+    return recorded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from made_wheel import patchset
@@ -67,7 +68,7 @@ def record(root: Path, id: str) -> Path:
     where = ("--root", root, "--wheel", wheel)
     done = patchset("checkpoint", "record", "--steps", raw, *where)
     assert done.returncode == 0, done.stderr
-    assert not sums.unlisted(root / "ci/checkpoints/raw")
+    assert not sums.unlisted(root / "ci/checkpoints/raw", ())
     return root / "ci" / "checkpoints" / f"{id}.json"
 
 
@@ -88,3 +89,14 @@ class Made:
         done = self.run("verify", "--json")
         assert "Traceback" not in done.stderr
         return done.returncode, json.loads(done.stdout)
+
+
+def way_back(said: str) -> list[str]:
+    """The `git checkout` of a next line, as words."""
+    line = said.partition("git checkout -- ")[2]
+    words = shlex.split(line.split(";")[0].split("\n")[0])
+    return [str(Path(word).resolve()) for word in words]
+
+
+def put_back(made: Made, said: str) -> None:
+    gitenv.run(made.root, "checkout", "--", *way_back(said))

@@ -58,12 +58,34 @@ def test_a_tree_and_a_file_of_relative_paths(tree):
 
 def test_a_place_that_cannot_be_written_is_told_before_the_first_step(tree, tmp_path):
     (tmp_path / "file").touch()
-    for out in (tmp_path, tmp_path / "file" / "raw.json"):
-        done = tree.measure(out)
-        assert done.returncode == Exit.ENVIRONMENT and str(out) in done.stderr
-        assert "nothing was measured" in done.stderr
-        assert "checkpoint.sh measure" in done.stderr and "--out FILE" in done.stderr
+    out = tmp_path / "file" / "raw.json"
+    done = tree.measure(out)
+    assert done.returncode == Exit.ENVIRONMENT and str(out) in done.stderr
+    assert "nothing was measured" in done.stderr
+    assert "checkpoint.sh measure" in done.stderr and "--out FILE" in done.stderr
     assert tree.measured == [] and tree.sessions() == []
+
+
+def test_a_file_that_is_there_is_not_written_over(tree, tmp_path):
+    """As `bench.sh steps` has it; and its next line goes on with the figures there are."""
+    out = tmp_path / "raw.json"
+    out.write_text("evidence")
+    for there in (out, tmp_path):
+        done = tree.measure(there)
+        assert done.returncode == Exit.USAGE and f"where: {there}\n" in done.stderr
+        assert "state: nothing was measured" in done.stderr
+        assert tree.measured == [] and tree.sessions() == []
+    assert out.read_text() == "evidence"
+    out.unlink()
+    assert tree.measure(out).returncode == 0
+    whole, measured = out.read_bytes(), tree.measured
+    (tmp_path / "raw-2.json").touch()
+    done = tree.measure(out)
+    following = shlex.split(done.stderr.partition("measured again): ")[2])
+    assert following[-2:] == ["--out", str(tmp_path / "raw-3.json")]
+    assert patchset("checkpoint", *following[1:], env=tree.env()).returncode == 0
+    assert (tmp_path / "raw-3.json").read_bytes() == whole == out.read_bytes()
+    assert tree.measured == measured
 
 
 def test_an_unknown_workload_is_told_before_the_first_step(tree, tmp_path, monkeypatch):

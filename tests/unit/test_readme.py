@@ -133,6 +133,19 @@ def test_what_measures_and_where_its_figures_are_is_told():
     assert "A measurement is `stale` when" in README
 
 
+def test_adding_evidence_is_told_in_commands_that_there_are():
+    told = README.partition("To add evidence, ")[2].partition("\n### ")[0]
+    lines = re.findall(r"^scripts/checkpoint\.sh (\w+)([^#&\n]*)", told, re.M)
+    assert [verb for verb, _ in lines] == ["record", "record", "render"]
+    for verb, words in lines:
+        usage = patchset("checkpoint", verb, "--help").stdout
+        for option in re.findall(r"--[a-z]+", words):
+            assert option in usage
+    for said in ("`SHA256SUMS`", "git's history", "`render --drop ID`"):
+        assert said in told
+    assert "--drop ID" in patchset("checkpoint", "render", "--help").stdout
+
+
 SLICE = "scripts/serve.sh --model-path build/slice-4 $(cat ci/slice.args)"
 
 

@@ -227,7 +227,7 @@ def test_compare(recorded):
         "5.00x",
     ]
     assert recorded.run("compare", "20", "30").stdout == done.stdout
-    assert "second over first" in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[0].endswith("gain of the second")
     assert recorded.run("compare", "0020", "0030").stdout == done.stdout
     done = recorded.run("compare", "0020", "0099")
     assert done.returncode == Exit.USAGE and "no record '0099'" in done.stderr

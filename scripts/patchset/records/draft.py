@@ -115,6 +115,15 @@ def merged(
     return record, there is None or schema.seal(record) != there["seal"]
 
 
+def replaced(path: Path, made: dict) -> dict | None:
+    """What the record in `path` has of the same measurement; None where it has none.
+
+    Raises Failure for a record there that is not sound.
+    """
+    there = schema.load(path)["measurements"] if path.exists() else []
+    return next((each for each in there if _subject(each) == _subject(made)), None)
+
+
 def raw_file(root: Path, path: Path, arm: str = "all") -> Raw:
     """A raw file of the repository's ci/checkpoints/raw/. Raises Failure(USAGE) for one elsewhere,
     and Failure(ENVIRONMENT) for one that can't be read."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from .. import atomic
@@ -74,6 +75,11 @@ def _wrong(measurement: object) -> list[str]:
     if any(not isinstance(run, dict) or run.keys() != _RUN for run in runs):
         return [f"a run has other fields than {', '.join(sorted(_RUN))}"]
     return []
+
+
+def named(which: str, ids: Iterable[str]) -> str | None:
+    """The first id of this number (20 is taken as 0020) or name; None where there is none."""
+    return next((id for id in ids if which == id or which.zfill(4) == id[:4]), None)
 
 
 def load(path: Path) -> dict:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import Failure
-from . import draft, readers, schema, sums
+from ..layout import Layout
+from . import draft, readers, schema, shown, sources, sums
 from .stale import Now, since
 
 _CAMPAIGN = "campaign"
@@ -24,20 +25,21 @@ class Found:
 
     Attributes: problems: lines that say no. stale: measurements of what has changed since, which is
     no fault of the record. notes: what nothing is known of. figures: how many measurements were
-    recomputed.
+    recomputed. gone: files of the evidence itself that are gone, which are among the problems.
     """
 
     problems: tuple[str, ...]
     stale: tuple[str, ...]
     notes: tuple[str, ...]
     figures: int
+    gone: tuple[Path, ...] = ()
 
 
 def run(root: Path, records: Path, today: Now) -> Found:
-    """Check the list of raw files, then each record: its form, its seal, the raw files' bytes and
-    every field that follows from them. Paths of raw files are below root."""
-    found = [f"raw files: {text}" for text in sums.problems(records / "raw")]
-    stale, figures, ids = [], 0, set()
+    """Check the list of raw files, that no record of the page is gone, then each record: its form, its
+    seal, the raw files' bytes and every field that follows from them. Paths of raw files are below
+    root, and so is the page."""
+    found, stale, figures, ids, known = [], [], 0, set(), []
     for path in sorted(records.glob("*.json")):
         try:
             record = schema.load(path)
@@ -46,6 +48,7 @@ def run(root: Path, records: Path, today: Now) -> Found:
             ids.add(path.stem)
             continue
         ids.add(record["id"])
+        known.append(record)
         if not _is_known(record, today):
             found.append(f"{path.stem}: no checkpoint of the series has this name")
         for number, measurement in enumerate(record["measurements"], 1):
@@ -55,12 +58,21 @@ def run(root: Path, records: Path, today: Now) -> Found:
             why = since(record["id"], measurement, today)
             if why:
                 stale.append(f"{name} ({measurement['what']}): {why}")
-    notes = [f"{id} has no record" for id in today.trees if id not in ids]
+    raw, recorded = records / "raw", sources.names(known)
+    page = Layout(root).checkpoints
+    lost = shown.gone(page, records)
+    evidence = [f"{id} has rows in {page.name}, and its record is gone" for id in lost]
+    evidence += [f"raw files: {text}" for text in sums.problems(raw, recorded)]
+    gone = [records / f"{id}.json" for id in lost]
+    if sums.is_gone(raw, recorded):
+        gone.append(raw / sums.NAME)
+    notes = [f"{id} has no record" for id in today.trees if id not in {*ids, *lost}]
     notes += [
         f"{name} is a raw file that {sums.NAME} does not list"
-        for name in sums.unlisted(records / "raw")
+        for name in sums.unlisted(raw, recorded)
     ]
-    return Found(tuple(found), tuple(stale), tuple(notes), figures)
+    problems = (*evidence, *found)
+    return Found(problems, tuple(stale), tuple(notes), figures, tuple(gone))
 
 
 def recomputed(root: Path, measurement: Mapping) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import shlex
 import sys
@@ -15,6 +14,7 @@ from .. import (
     atomic,
     disk,
     environment,
+    newfile,
     optiontypes,
     serverbuild,
     serverfacts,
@@ -274,9 +274,8 @@ def _keeper(file: Path):
 
 def _elsewhere(file: Path) -> str:
     """The next command where this file is there: it is not written over."""
-    free = (file.with_stem(f"{file.stem}-{number}") for number in itertools.count(2))
-    other = next(each for each in free if not each.exists())
-    return f"run the same command with another file: --out {shlex.quote(str(other))}"
+    other = shlex.quote(str(newfile.beside(file)))
+    return f"run the same command with another file: --out {other}"
 
 
 def _against(arguments: argparse.Namespace, names: list[str]) -> dict[str, str | None]:

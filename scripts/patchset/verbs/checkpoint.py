@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from ..commits import Applied, commit_series
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
 from ..listing import columns
-from ..records import compare, history, ladder, rows, schema, stale, sums, verify
+from ..records import compare, history, ladder, rows, schema, shown, sources, stale
+from ..records import remeasured, sums, verify
 from ..series import Series, load_series
 from . import checkpoint_record
 
@@ -35,6 +37,13 @@ def register(subparsers, layout: Layout) -> None:
         _render,
     )
     render.add_argument("--dry-run", action="store_true", help="compare only")
+    render.add_argument(
+        "--drop",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="take the rows of a record that is gone out of the page; repeatable",
+    )
     check = _action(
         actions,
         layout,
@@ -82,6 +91,10 @@ def _applied(layout: Layout, wheel: Path | None) -> tuple[Series, list[Applied]]
 
 def _render(layout: Layout, arguments: argparse.Namespace) -> Exit:
     series, applied = _applied(layout, arguments.wheel)
+    shown.require(layout.checkpoints, layout.records, _dropped(layout, arguments))
+    known = schema.load_all(layout.records)
+    raw, recorded = layout.records / "raw", sources.names(known.values())
+    sums.require(raw, recorded)
     page = checkpoints.render(series.pin, applied, layout.records, layout.kernels)
     texts = {layout.checkpoints: page}
     texts |= _charts(layout)
@@ -92,11 +105,32 @@ def _render(layout: Layout, arguments: argparse.Namespace) -> Exit:
         if not arguments.dry_run and not current:
             checkpoints.write(path, text)
         print(f"{path}: {'up to date' if current else 'changed'}")
-    raw = layout.records / "raw"
-    new = sums.unlisted(raw) if arguments.dry_run else sums.add(raw)
+    new = sums.unlisted(raw, recorded)
+    if new and not arguments.dry_run:
+        sums.put(raw, new)
     for name in new:
         print(f"{raw / name}: new in {sums.NAME}")
+    _warn(layout, known.values())
     return Exit.NO if arguments.dry_run and (changed or new) else Exit.DONE
+
+
+def _dropped(layout: Layout, arguments: argparse.Namespace) -> list[str]:
+    gone = shown.gone(layout.checkpoints, layout.records)
+    found = []
+    for which in arguments.drop:
+        id = schema.named(which, gone)
+        if id is None:
+            there = ", ".join(gone) or "none is gone"
+            arguments.parser.error(f"--drop {which}: no record that is gone: {there}")
+        found.append(id)
+    return found
+
+
+def _warn(layout: Layout, known: Iterable[dict]) -> None:
+    """Of raw files that are not what the records were read from: figures of these are shown."""
+    verify_it = f"see {invocation.script('checkpoint.sh')} verify"
+    for line in sources.warnings(layout.root, known):
+        print(f"warning: {line}; {verify_it}", file=sys.stderr)
 
 
 def _verify(layout: Layout, arguments: argparse.Namespace) -> Exit:
@@ -154,14 +188,18 @@ def _charts(layout: Layout) -> dict[Path, str]:
 
 
 def _way_back(layout: Layout, found: verify.Found) -> str:
-    render = f"{invocation.script('checkpoint.sh')} render"
+    script = invocation.script("checkpoint.sh")
+    if found.gone:
+        files = " ".join(invocation.word(file) for file in found.gone)
+        return f"put back what is gone: git checkout -- {files}; then {script} verify"
+    render = f"{script} render"
     if not found.problems:
         rendered = (layout.checkpoints, *_charts(layout))
         return f"see what was changed: {_git_diff(*rendered)}; then {render}"
     return (
-        f"see what was changed: {_git_diff(layout.records, layout.checkpoints)}; put it back, or "
-        "measure and record it again (for a raw file of no record: take its line out of "
-        f"{sums.NAME}); then {render}"
+        f"see what was changed: {_git_diff(layout.records, layout.checkpoints)}; put it back, or, what "
+        f"was measured anew: {script} record --again {remeasured.OPTION} FILE (for a raw file of no "
+        f"record that is gone: take its line out of {sums.NAME}); then {render}"
     )
 
 
@@ -185,7 +223,7 @@ def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
             ),
             next="measure both in one run, then record them",
         )
-    head = ("what", first, second, "second over first")
+    head = ("what", first, second, "gain of the second")
     table = [
         (
             pair.what,
@@ -196,15 +234,15 @@ def _compare(layout: Layout, arguments: argparse.Namespace) -> Exit:
         for pair in pairs
     ]
     print("\n".join(columns([head, *table])))
+    _warn(layout, records)
     return Exit.DONE
 
 
 def _record(layout: Layout, which: str) -> dict:
     """The record of this number or name, as the bisect takes those of patches."""
     known = sorted(file.stem for file in layout.records.glob("*.json"))
-    for id in known:
-        if which == id or which.zfill(4) == id[:4]:
-            return schema.load(layout.records / f"{id}.json")
+    if id := schema.named(which, known):
+        return schema.load(layout.records / f"{id}.json")
     raise Failure(
         Exit.USAGE,
         f"no record {which!r}",
