@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .. import gitenv
 from ..errors import Exit, Failure
-from . import installer, wheels
+from . import installer, scratch, wheels
 from .streams import Streams
 from .target import Target
 
@@ -115,15 +115,13 @@ def write(
             next="name a new one with --out DIR, or remove it",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{folder.name}-", dir=folder.parent
-    ) as scratch:
+    with scratch.folder(f".{folder.name}-", folder.parent) as beside:
         # Made inside, where it gets the usual permissions and not those of a scratch folder.
-        spare = Path(scratch, folder.name)
+        spare = beside / folder.name
         spare.mkdir()
-        with tempfile.TemporaryDirectory(prefix="patchset-site-") as site:
-            packages = tuple(fill(Path(site)))
-            folders = {"site": Path(site)} | ({"kernels": kernels} if kernels else {})
+        with scratch.folder("patchset-site-") as site:
+            packages = tuple(fill(site))
+            folders = {"site": site} | ({"kernels": kernels} if kernels else {})
             parts = pack(folders, spare, part_bytes, preset)
         manifest = {
             "target": target.as_json(),
