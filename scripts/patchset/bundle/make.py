@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tarfile
 import tempfile
@@ -22,6 +23,7 @@ MANIFEST = "bundle.json"
 _PACKAGE = "python/sglang"
 # Fixed, so that the same files make the same archive.
 _TIME = 1_796_000_000
+_TORCH = re.compile(r"^Requires-Dist: *torch *\(?==([^\s;,)]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,14 @@ def write(
         spare.mkdir()
         with scratch.folder("patchset-site-") as site:
             packages = tuple(fill(site))
+            torch = _torch_of(site)
             folders = {"site": site} | ({"kernels": kernels} if kernels else {})
             parts = pack(folders, spare, part_bytes, preset)
         manifest = {
             "target": target.as_json(),
             "checkpoint": checkpoint,
             "commit": commit,
+            "torch": torch,
             "packages": packages,
             "parts": [{"name": p.name, "sha256": _sha256(p)} for p in parts],
         }
@@ -135,6 +139,15 @@ def write(
         spare.rename(folder)
     sizes = tuple((part.name, (folder / part.name).stat().st_size) for part in parts)
     return Bundle(folder, checkpoint, commit, packages, sizes)
+
+
+def _torch_of(site: Path) -> str | None:
+    """The version of torch that the packed SGLang requires, if it names one."""
+    for metadata in site.glob("sglang-*.dist-info/METADATA"):
+        text = metadata.read_text(encoding="utf-8", errors="replace")
+        if found := _TORCH.search(text):
+            return found[1]
+    return None
 
 
 class _Parts:
