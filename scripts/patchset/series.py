@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,8 +86,9 @@ class Series:
         hooks = [patch for patch in self.patches if not patch.generated]
         return digest({patch.path.name: patch.data for patch in hooks})
 
-    def find(self, which: str) -> Patch:
-        """The patch with this number, name or file name. Raises Failure(USAGE)."""
+    def find(self, which: str, also: Sequence[str] = ()) -> Patch:
+        """The patch with this number, name or file name. Raises Failure(USAGE), which offers the
+        patches, and before them what the caller takes also."""
         # 20 is taken as 0020.
         wanted = which.removesuffix(".patch").zfill(4)
         for patch in self.patches:
@@ -98,7 +99,8 @@ class Series:
             f"no patch {which!r} in the series",
             where=str(self.directory),
             state="nothing was changed",
-            next="choose one of: " + ", ".join(patch.name for patch in self.patches),
+            next="choose one of: "
+            + ", ".join([*also, *(patch.name for patch in self.patches)]),
         )
 
     @property

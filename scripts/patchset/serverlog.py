@@ -24,6 +24,8 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failur
 _PLAIN = re.compile(
     r"(error: .*|.*No module named .*|.*[Aa]ddress already in use.*|.*CUDA error.*|.*out of memory.*|^Killed$)"
 )
+# The second is what a package says of another one that is too old for it.
+_MISSING = re.compile(r"No module named|ImportError: cannot import name")
 # SGLang's prefix of a line: [2026-11-29 12:00:00 TP0]
 _PREFIX = re.compile(r"^\[\d{4}-[^\]]*\]\s*")
 
@@ -63,13 +65,25 @@ def cause(lines: Sequence[str]) -> str | None:
     return None
 
 
-def remedy(cause: str | None) -> str:
-    """What to do about a cause, or about none that the log names."""
+def remedy(cause: str | None, killed: bool = False) -> str:
+    """What to do about a cause, or about none that the log names; killed is by SIGKILL."""
     if cause is not None and "address already in use" in cause.lower():
         return (
             "another program took that port meanwhile: start it again with another --port, "
             "or --nccl-port where you named one"
         )
+    if cause is not None and _MISSING.search(cause):
+        return (
+            "install SGLang's dependencies into that Python, or name with --python PY one that "
+            "has them"
+        )
+    if killed or cause == "Killed":
+        return (
+            "the system mostly does so for want of memory (dmesg tells): give the machine or "
+            "container more, or end what else uses it, then start it again"
+        )
+    if cause is None:
+        return "look into that log from its beginning, then start it again"
     return "remove the cause, then start it again"
 
 

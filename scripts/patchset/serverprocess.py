@@ -17,6 +17,8 @@ from .errors import Exit, Failure
 
 STOP_SECONDS = 10.0
 _POLL = 0.5
+# A server that stops within so many seconds needs no word.
+_QUIET = 1.0
 _TAIL = 15
 
 
@@ -79,7 +81,7 @@ class ServerProcess:
             f"the server ended ({how}): {why or 'its log names no cause'}",
             where=self._told(),
             state="what it had started is stopped",
-            next=serverlog.remedy(why),
+            next=serverlog.remedy(why, killed=code == -signal.SIGKILL),
         )
 
     def stop(self, seconds: float = STOP_SECONDS) -> list[int]:
@@ -89,12 +91,17 @@ class ServerProcess:
         """
         for number, patience in ((signal.SIGTERM, seconds), (signal.SIGKILL, seconds)):
             self._signal(number)
-            end = time.monotonic() + patience
-            while time.monotonic() < end:
+            start = time.monotonic()
+            said = False
+            while (waited := time.monotonic() - start) < patience:
                 self._process.poll()
-                if not self._members():
+                left = self._members()
+                if not left:
                     self._process.wait()
                     return []
+                if waited > _QUIET and not said:
+                    said = True
+                    _say_waiting(left, number, patience)
                 time.sleep(0.05)
         return self._members()
 
@@ -111,6 +118,17 @@ class ServerProcess:
 
     def _told(self) -> str:
         return "\n".join([str(self.log), *self.lines()[-_TAIL:]])
+
+
+def _say_waiting(pids: Sequence[int], number: int, patience: float) -> None:
+    sent = signal.Signals(number).name
+    after = "SIGKILL follows" if number == signal.SIGTERM else "they are named then"
+    print(
+        f"{sent} was sent, waiting for the server's process(es) {' '.join(map(str, pids))}: "
+        f"{patience:g} s at most, {after}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 @contextmanager

@@ -33,6 +33,7 @@ _SECRET = {
     "--ssl-keyfile-password": "--ssl-keyfile-",
 }
 _HIDDEN = "***"
+_EXAMPLE = "scripts/serve.sh --model-path DIR_OR_NAME"
 # How a word begins that is no name of a model on a hub.
 _FOLDERS = ("/", "./", "../", "~")
 
@@ -49,7 +50,7 @@ def complete(given: Sequence[str], gpus: int | None) -> list[str]:
             Exit.USAGE,
             "no model is named",
             state="no server was started",
-            next="scripts/serve.sh --model-path DIR_OR_NAME",
+            next=_EXAMPLE,
         )
     settings = dict(_DEFAULTS)
     settings["--context-length"] = str(_context(Path(named["--model-path"])))
@@ -70,6 +71,39 @@ def require_model(given: Sequence[str]) -> None:
             state="no server was started",
             next="name one that is there, or a name that SGLang downloads, ORGANISATION/NAME, where "
             "no folder has the name of the organisation",
+        )
+
+
+def require_values(given: Sequence[str]) -> None:
+    """Raise Failure(USAGE) for an option of ours without a value, such as with another option after it.
+
+    port() says so of --port.
+    """
+    for word, after in zip(given, [*given[1:], ""]):
+        name, has_value, value = word.partition("=")
+        if _SAME.get(name, name) not in {"--model-path", "--tp-size", *_DEFAULTS}:
+            continue
+        found = value if has_value else "" if after.startswith("--") else after
+        if not found and name != "--port":
+            raise Failure(
+                Exit.USAGE,
+                f"{name} needs a value",
+                where=f"after it stands {after}" if after and not has_value else None,
+                state="no server was started",
+                next=f"give it one, or leave it out: {_EXAMPLE}",
+            )
+
+
+def require_no_file(given: Sequence[str]) -> None:
+    """Raise Failure(USAGE) for a model that is a file, other than the one kind that SGLang takes."""
+    model = Path(options(given).get("--model-path", ""))
+    if model.is_file() and model.suffix != ".gguf":
+        raise Failure(
+            Exit.USAGE,
+            "the model is a file, not a folder",
+            where=str(model),
+            state="no server was started",
+            next=f"name the folder that has the model's config.json: {_EXAMPLE}",
         )
 
 
@@ -99,6 +133,15 @@ def port(given: Sequence[str]) -> int:
 def has_secret(given: Sequence[str]) -> bool:
     """Whether a command line has a key of the server in it."""
     return any(_is_secret(word.partition("=")[0]) for word in given)
+
+
+def has_key(given: Sequence[str]) -> bool:
+    """Whether a command line has the key that each request needs."""
+    names = [word.partition("=")[0] for word in given]
+    return any(
+        "--api-key".startswith(name) and name.startswith(_SECRET["--api-key"])
+        for name in names
+    )
 
 
 def without_secrets(given: Sequence[str]) -> list[str]:

@@ -292,6 +292,7 @@ def test_an_unknown_build_is_refused_before_anybody_is_waited_for(out):
     done = steps(out, patched(), options=options)
     assert done.returncode == Exit.USAGE and time.monotonic() - began < 60
     assert "no patch '0031' in the series" in done.stderr
+    assert "choose one of: stock, " in done.stderr
     assert "waiting for" not in done.stderr
 
 

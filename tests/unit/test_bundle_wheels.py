@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from patchset.bundle import wheels
+from made_wheel import command, environment
+from patchset import processes, signals
+from patchset.bundle import scratch, wheels
 from patchset.bundle.target import Target
 from patchset.bundle.wheels import Wheel, asked_for, without
 from patchset.errors import Exit, Failure
@@ -210,3 +216,62 @@ def test_a_wheel_that_writes_outside_is_refused(tmp_path):
     with pytest.raises(Failure, match="outside of its folder"):
         unpacked(tmp_path, "sm_120", {"../evil.py": ""})
     assert not (tmp_path / "evil.py").exists()
+
+
+PIP = """
+import os, signal, subprocess, sys, tempfile
+folder = tempfile.mkdtemp(prefix="pip-unpack-")
+open(os.path.join(folder, "half.whl"), "wb").write(bytes(1 << 20))
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(os.getpid(), child.pid, file=open(os.environ["PIDS"] + ".new", "w"), flush=True)
+os.rename(os.environ["PIDS"] + ".new", os.environ["PIDS"])
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_pip_that_is_interrupted_leaves_nothing(own_tree, tmp_path, number):
+    (tmp_path / "lib" / "pip").mkdir(parents=True)
+    (tmp_path / "lib" / "pip" / "__init__.py").touch()
+    (tmp_path / "lib" / "pip" / "__main__.py").write_text(PIP)
+    (tmp_path / "t").mkdir()
+    pids = tmp_path / "pids"
+    env = environment({"TMPDIR": str(tmp_path / "t"), "PIDS": str(pids)})
+    env["PYTHONPATH"] = f"{tmp_path / 'lib'}:{env['PYTHONPATH']}"
+    bundle = subprocess.Popen(
+        command("bundle", "--out", tmp_path / "out", "--tree", own_tree),
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 60
+    while not pids.exists() and bundle.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    assert list((tmp_path / "t").iterdir()), "pip works there"
+    bundle.send_signal(number)
+    _, said = bundle.communicate(timeout=60)
+    assert bundle.returncode == 128 + number, said
+    assert said.count("removing what is half-made") == 1
+    assert "nothing is half-written" in said
+    assert not list((tmp_path / "t").iterdir()) and not list(tmp_path.glob("*out*"))
+    started = {int(word) for word in pids.read_text().split()}
+    assert not started & {process.id for process in processes.live()}
+
+
+def test_a_second_signal_leaves_no_scratch_folder(tmp_path, monkeypatch):
+    real = shutil.rmtree
+
+    def interrupted(*words, **options):
+        signal.raise_signal(signal.SIGTERM)
+        real(*words, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    before = signal.signal(signal.SIGTERM, signals._raise)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with scratch.folder("x-", tmp_path) as place:
+                (place / "one").touch()
+                signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,10 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from made_wheel import command, environment, patchset
+from made_wheel import ROOT, command, environment, patchset
 from patchset import gpus, serverprocess, serversettings, signals
 from patchset.errors import Exit, Failure
+from patchset.series import load_series
+from patchset.serverbuild import Build
 from patchset.serverprocess import ServerProcess
+from patchset.verbs import serve
 
 HERE = Path(__file__).parent
 
@@ -121,7 +125,10 @@ def test_it_says_when_it_is_ready_and_ends_all_of_its_own(place, number):
         assert alive(child)
         code, said = served.ends(number)
         assert code == 128 + number, said
-        assert "interrupted" in said
+        assert re.search(r"^stopped: the server at http://127.0.0.1:\d+", said, re.M)
+        assert "error" not in said and f"log: {place}/log" in said
+        waited = f"SIGTERM was sent, waiting for the server's process(es) {child}: 10 s"
+        assert (waited in said) == bool(stubborn)
         assert not alive(
             child
         ), "also a child that ignores SIGTERM, in a group of its own"
@@ -165,6 +172,52 @@ def test_a_server_that_is_killed(place):
     done = patchset(*line(place), env={"FAKE": "killed"})
     assert done.returncode == Exit.SERVER
     assert "(signal SIGKILL): its log names no cause" in done.stderr
+    assert "for want of memory" in done.stderr
+
+
+def test_the_key_that_smoke_needs_is_named_and_not_told(place):
+    served = Serving(line(place, "--api-key", "k-1"))
+    rows = iter(served.process.stdout.readline, "")
+    told = "".join(itertools.takewhile(lambda row: not row.startswith("stop"), rows))
+    served.ends(signal.SIGTERM)
+    (following,) = [row for row in told.splitlines() if row.startswith("next")]
+    url = re.search(r"http://\S+", told)[0]
+    words = shlex.split(following.partition("  (")[0])[2:]
+    assert words == ["--url", url, "--build", "stock", "--api-key", "$API_KEY"]
+    assert "k-1" not in told
+
+
+def test_the_smoke_test_of_the_whole_series_names_no_build():
+    series = load_series(ROOT / "patches" / "0.5.13")
+    for name, words in ((series.last, ""), ("0050-x", " --build 0050-x")):
+        build = Build("0.5.13", None, name, None, {})
+        assert serve._smoke("u", build, series, False).endswith(f"--url u{words}")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("--model-path", "--tp-size", "1"), "--model-path needs a value"),
+        (("--model-path", "--dry-run", "--tp-size", "1"), "--model-path needs a value"),
+        (("--model=",), "--model needs a value"),
+        (("--model-path", "m", "--tp"), "--tp needs a value"),
+        (("--model-path", "m", "--host", "--port", "1"), "after it stands --port"),
+        (("--model-path", "log"), "the model is a file, not a folder\nwhere: log"),
+    ],
+)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_value_that_is_an_option_or_no_model(place, monkeypatch, words, said, dry):
+    (place / "log").touch()
+    monkeypatch.chdir(place)
+    done = without_gpu(place, *dry, *GIVEN[:2], *words)
+    assert done.returncode == Exit.USAGE and done.stdout == "", done.stderr
+    assert said in done.stderr and "serve.sh --model-path DIR_OR_NAME" in done.stderr
+
+
+def test_a_model_in_one_file(place):
+    (place / "one.gguf").touch()
+    words = (*GIVEN[:2], "--model-path", place / "one.gguf", "--tp", "1", "--dry-run")
+    assert without_gpu(place, *words).returncode == 0
 
 
 def test_a_server_that_never_gets_ready(place):

@@ -100,3 +100,20 @@ def test_the_stage():
         "weights are loaded",
         "capturing CUDA graphs",
     ]
+
+
+@pytest.mark.parametrize(
+    "cause, killed, said",
+    [
+        ("/usr/bin/python3: No module named sglang", False, "--python PY"),
+        ("ModuleNotFoundError: No module named 'orjson'", False, "dependencies"),
+        ("ImportError: cannot import name 'x' from 'y' (z.py)", False, "dependencies"),
+        (None, True, "memory"),
+        ("RuntimeError: no room", True, "memory"),
+        ("Killed", False, "memory"),
+        (None, False, "look into that log"),
+        ("RuntimeError: no room", False, "remove the cause"),
+    ],
+)
+def test_the_remedy(cause, killed, said):
+    assert said in serverlog.remedy(cause, killed)

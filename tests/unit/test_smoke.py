@@ -136,6 +136,7 @@ def test_a_server_of_another_patch():
 def test_an_unknown_patch_is_a_usage_error():
     done = smoke(patched(), "--build", "9999")
     assert done.returncode == Exit.USAGE and "no patch '9999'" in done.stderr
+    assert "choose one of: stock, 0010" in done.stderr
 
 
 def test_a_wrong_answer():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import tarfile
 import tempfile
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from .. import gitenv
 from ..errors import Exit, Failure
-from . import installer, wheels
+from . import installer, scratch, wheels
 from .streams import Streams
 from .target import Target
 
@@ -22,6 +23,7 @@ MANIFEST = "bundle.json"
 _PACKAGE = "python/sglang"
 # Fixed, so that the same files make the same archive.
 _TIME = 1_796_000_000
+_TORCH = re.compile(r"^Requires-Dist: *torch *\(?==([^\s;,)]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -115,20 +117,20 @@ def write(
             next="name a new one with --out DIR, or remove it",
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{folder.name}-", dir=folder.parent
-    ) as scratch:
+    with scratch.folder(f".{folder.name}-", folder.parent) as beside:
         # Made inside, where it gets the usual permissions and not those of a scratch folder.
-        spare = Path(scratch, folder.name)
+        spare = beside / folder.name
         spare.mkdir()
-        with tempfile.TemporaryDirectory(prefix="patchset-site-") as site:
-            packages = tuple(fill(Path(site)))
-            folders = {"site": Path(site)} | ({"kernels": kernels} if kernels else {})
+        with scratch.folder("patchset-site-") as site:
+            packages = tuple(fill(site))
+            torch = _torch_of(site)
+            folders = {"site": site} | ({"kernels": kernels} if kernels else {})
             parts = pack(folders, spare, part_bytes, preset)
         manifest = {
             "target": target.as_json(),
             "checkpoint": checkpoint,
             "commit": commit,
+            "torch": torch,
             "packages": packages,
             "parts": [{"name": p.name, "sha256": _sha256(p)} for p in parts],
         }
@@ -137,6 +139,15 @@ def write(
         spare.rename(folder)
     sizes = tuple((part.name, (folder / part.name).stat().st_size) for part in parts)
     return Bundle(folder, checkpoint, commit, packages, sizes)
+
+
+def _torch_of(site: Path) -> str | None:
+    """The version of torch that the packed SGLang requires, if it names one."""
+    for metadata in site.glob("sglang-*.dist-info/METADATA"):
+        text = metadata.read_text(encoding="utf-8", errors="replace")
+        if found := _TORCH.search(text):
+            return found[1]
+    return None
 
 
 class _Parts:

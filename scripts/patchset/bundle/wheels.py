@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from .. import processes, signals
 from ..errors import Exit, Failure
 from ..listing import listed
+from . import scratch
 from .target import Target
 
 _STATE = "no bundle was written"
+# Seconds for pip to end when it is asked to, then again when it is killed.
+_PATIENCE = 5.0
 # Where the files of a wheel's .data folder go, by their kind.
 _FOLDERS = {"purelib": "", "platlib": "", "scripts": "bin"}
 
@@ -40,12 +44,12 @@ def closure(requirements: Sequence[str], target: Target) -> list[Wheel]:
 
     Raises Failure(ENVIRONMENT) when pip can't resolve them.
     """
-    with tempfile.TemporaryDirectory(prefix="patchset-closure-") as scratch:
-        report = Path(scratch) / "report.json"
+    with scratch.folder("patchset-closure-") as place:
+        report = place / "report.json"
         _pip(
             [
                 *("install", "--dry-run", "--ignore-installed", "--quiet"),
-                *("--target", scratch, "--report", str(report)),
+                *("--target", str(place), "--report", str(report)),
                 *target.pip_options(),
                 *requirements,
             ],
@@ -265,14 +269,39 @@ def _parsed(requirement: str) -> tuple[str, list[str], list[str]]:
 
 
 def _pip(arguments: Sequence[str], what: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "WARNING" not in line]
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    # A pip that is stopped leaves its own scratch folders, of gigabytes.
+    with scratch.folder("patchset-pip-") as place:
+        code, said = _run([*command, *arguments], os.environ | {"TMPDIR": str(place)})
+    if code:
+        lines = [line for line in said.splitlines() if "WARNING" not in line]
         raise Failure(
             Exit.ENVIRONMENT,
             what,
-            where="\n".join(lines[-10:]) or f"pip exited {done.returncode}",
+            where="\n".join(lines[-10:]) or f"pip exited {code}",
             state=_STATE,
             next="check the network, or point pip at a mirror that has them (PIP_FIND_LINKS)",
         )
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """The exit code of a program and its standard error; it and its children are ended with us."""
+    process = None
+    try:
+        with signals.deferred():
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                # Ctrl-C is for us: pip would go on with its end while we take its folder away.
+                process_group=0,
+            )
+        _, said = process.communicate()
+        return process.returncode, said
+    finally:
+        if process:
+            processes.end_group(process, _PATIENCE)

@@ -175,7 +175,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     for arm in arms:
         # A server that is waited for would be refused then.
         if arm.build not in (None, serverbuild.STOCK):
-            series.find(arm.build)
+            series.find(arm.build, also=(serverbuild.STOCK,))
     servers = {
         arm.name: Server(arm.url, arguments.timeout, arguments.api_key, _ARM)
         for arm in arms

@@ -7,11 +7,10 @@ import json
 import platform
 import re
 import sys
-import tempfile
 from pathlib import Path
 
 from .. import gitenv, invocation
-from ..bundle import make, wheels
+from ..bundle import make, scratch, wheels
 from ..bundle.target import MACHINES, Target
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
@@ -120,8 +119,8 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         wheels.require_known(closure, left_out)
         chosen = wheels.without(closure, [*TORCH, *left_out], wanted)
         _say(f"fetching {counted(chosen, 'package')}")
-        with tempfile.TemporaryDirectory(prefix="patchset-wheels-") as folder:
-            files = wheels.download(chosen, target, Path(folder))
+        with scratch.folder("patchset-wheels-") as folder:
+            files = wheels.download(chosen, target, folder)
             make.site_of(files, tree, commit, target, site, flash)
         _say("packing")
         return [wheel.pinned for wheel in chosen]

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from pathlib import Path
@@ -25,7 +26,7 @@ from ..errors import EXIT_CODES, Exit
 from ..invocation import script
 from ..layout import Layout
 from ..listing import columns
-from ..series import load_series
+from ..series import Series, load_series
 
 _SAY_EACH = 15.0
 _WATCH = 1.0
@@ -87,7 +88,7 @@ def register(subparsers, layout: Layout) -> None:
     )
 
 
-def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
+def _run(layout: Layout, arguments: argparse.Namespace) -> int:
     if arguments.installed and arguments.tree:
         arguments.parser.error("--installed and --tree name two places")
     python = arguments.python or environment.default_python()
@@ -97,6 +98,8 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     variables = servertree.variables(tree, os.environ)
     environment.interpreter(python)
     serverflags.require_words(variables, load_series(arguments.patches))
+    serversettings.require_values(arguments.passed)
+    serversettings.require_no_file(arguments.passed)
     if not arguments.dry_run:
         serversettings.require_model(arguments.passed)
     command = [python, "-m", "sglang.launch_server", *_settings(arguments.passed)]
@@ -109,16 +112,31 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     serverprocess.require_free(host, port)
     log = arguments.log or layout.target.parent / f"server-{port}.log"
     _say(f"starting {_shown(command, tree)}\nlog: {log}")
-    with serverprocess.started(command, variables, log) as process:
-        server = Server(_url(host, port), api_key=named.get("--api-key"))
-        with _Progress() as progress:
-            took = process.wait_until_ready(
-                server.healthy, arguments.ready_timeout, progress
-            )
-        _report(layout, arguments, server, took, log)
-        while True:
-            process.require_running()
-            time.sleep(_WATCH)
+    server = Server(_url(host, port), api_key=named.get("--api-key"))
+    try:
+        with serverprocess.started(command, variables, log) as process:
+            with _Progress() as progress:
+                took = process.wait_until_ready(
+                    server.healthy, arguments.ready_timeout, progress
+                )
+            has_key = serversettings.has_key(command)
+            _report(layout, arguments, server, took, log, has_key)
+            while True:
+                process.require_running()
+                time.sleep(_WATCH)
+    except KeyboardInterrupt as interrupt:
+        return _stopped(interrupt, server, log, arguments.json)
+
+
+def _stopped(
+    interrupt: KeyboardInterrupt, server: Server, log: Path, as_json: bool
+) -> int:
+    """Say that the server was stopped, as a signal is how that is done; the exit code."""
+    code = 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    _say(f"stopped: the server at {server.url}, with all of its processes\nlog: {log}")
+    if as_json:
+        print(json.dumps({"stopped": server.url, "log": str(log), "exit": code}))
+    return code
 
 
 def _settings(given: list[str]) -> list[str]:
@@ -143,6 +161,7 @@ def _report(
     server: Server,
     took: float,
     log: Path,
+    has_key: bool,
 ) -> None:
     """Say on standard output that it is ready, what it is and which paths were taken."""
     series = load_series(arguments.patches)
@@ -160,9 +179,20 @@ def _report(
         ("ready", f"{server.url} after {took:.0f} s"),
         ("build", build.line()),
         *(("path", line) for line in build.path_lines()),
-        ("next", f"{script('smoke.sh')} --url {server.url}   (Ctrl-C here stops it)"),
+        ("next", _smoke(server.url, build, series, has_key)),
+        ("stop", "Ctrl-C here"),
     ]
     print("\n".join(columns(facts)), flush=True)
+
+
+def _smoke(url: str, build: serverbuild.Build, series: Series, has_key: bool) -> str:
+    """The smoke test of this server: of its own build, and with a key where it asks for one."""
+    words = [script("smoke.sh"), "--url", shlex.quote(url)]
+    if build.checkpoint != series.last:
+        words += ["--build", build.checkpoint]
+    if has_key:
+        words += ["--api-key", '"$API_KEY"', "  (with the server's key in API_KEY)"]
+    return " ".join(words)
 
 
 class _Progress:

@@ -230,7 +230,9 @@ def _answers(
 def _wanted(series: Series, build: str | None) -> str:
     if build == serverbuild.STOCK:
         return build
-    return series.find(build).name if build else series.patches[-1].name
+    if not build:
+        return series.patches[-1].name
+    return series.find(build, also=(serverbuild.STOCK,)).name
 
 
 def _require_build(
