@@ -22,16 +22,14 @@ import shutil
 import sys
 from pathlib import Path
 
+import unpacking
+from failures import Exit, Failure, exit_code
+from newfolder import require_free
+from unpacking import RECORDING, REST, WEIGHTS
+
 ASSET = Path(__file__).resolve().parent / "smoke-model"
-EXPECTED = ASSET / "expected.json"
-WEIGHTS = "model.safetensors"
+EXPECTED = ASSET / RECORDING
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-REST = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
 # A quarter of the gaps may be off by more. Between this reference and SGLang on an H200 (fp8 caches) three
 # quarters were within 0.16 in each group; a few were off by up to 3.8, where another expert ran.
 TOLERANCE = 0.3
@@ -40,7 +38,7 @@ LEAST_GAP = 0.75
 
 
 def main(argv: list[str]) -> int:
-    """Run one verb; 0 when it is done, 1 when what was asked for is not so, 2 for wrong usage."""
+    """Run one verb; the exit code: those of README.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -72,42 +70,28 @@ def main(argv: list[str]) -> int:
             help="leave longer prompts out (a CPU takes a minute for 4,000 tokens)",
         )
     arguments = parser.parse_args(argv)
+    return exit_code(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         return arguments.run(arguments)
     except ModuleNotFoundError as missing:
         if missing.name not in PACKAGES:
             raise
-        print(
-            f"error: this Python ({sys.executable}) has no {missing.name}: install torch and "
-            "transformers 5.8.1 with pip, or run this with the Python that serves",
-            file=sys.stderr,
-        )
-        return 1
-    except (OSError, lzma.LZMAError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"this Python has no {missing.name}",
+            where=sys.executable,
+            state="nothing was done",
+            next="install torch and transformers 5.8.1 with pip, or run this with the Python that serves",
+        ) from None
 
 
 def unpack(arguments: argparse.Namespace) -> int:
     """The asset as a folder; its weights are checked against the recorded sha256."""
-    directory = arguments.directory
-    wanted = json.loads(EXPECTED.read_text(encoding="utf-8"))["checkpoint"]
-    directory.mkdir(parents=True, exist_ok=True)
-    spare = directory / f".{WEIGHTS}.part"
-    try:
-        with lzma.open(ASSET / f"{WEIGHTS}.xz") as packed, open(spare, "wb") as file:
-            shutil.copyfileobj(packed, file)
-        found = sha256(spare)
-        if found != wanted:
-            raise ValueError(
-                f"the packed weights are damaged: sha256 {found}, recorded {wanted}"
-            )
-        for name in REST:
-            shutil.copyfile(ASSET / name, directory / name)
-        spare.replace(directory / WEIGHTS)
-    finally:
-        spare.unlink(missing_ok=True)
-    print(directory)
+    unpacking.unpack(ASSET, arguments.directory)
+    print(arguments.directory)
     return 0
 
 
@@ -125,7 +109,7 @@ def train_table(arguments: argparse.Namespace) -> int:
 
 def train_long(arguments: argparse.Namespace) -> int:
     """The needles, from a state or a checkpoint that has the products, into an empty folder."""
-    _require_empty(arguments.directory)
+    require_free(arguments.directory, "trained")
     import torch
     from deepseek_v4 import convert, geometry, reference, training
 
@@ -276,14 +260,6 @@ def sha256(file: Path) -> str:
     """Of a file's bytes."""
     with open(file, "rb") as data:
         return hashlib.file_digest(data, "sha256").hexdigest()
-
-
-def _require_empty(directory: Path) -> None:
-    """Raise ValueError for a folder with something in it, OSError for what is no folder."""
-    if directory.exists() and any(directory.iterdir()):
-        raise ValueError(
-            f"{directory} is not empty: nothing was trained, name a new folder"
-        )
 
 
 def _put(part: Path, whole: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import json
@@ -88,17 +89,68 @@ def test_the_recording_covers_every_product_and_both_sides_of_the_selection():
         assert min(each.gaps) >= smoke_model.LEAST_GAP > recording.tolerance
 
 
-def test_a_damaged_asset_is_refused(tmp_path, monkeypatch, capsys):
+def damaged(kind: str, packed: bytes) -> bytes | None:
+    """The packed weights after an accident."""
+    flipped = bytearray(packed)
+    flipped[len(packed) // 2] ^= 1
+    return {
+        "other weights": lzma.compress(b"other weights"),
+        "no archive": b"no archive",
+        "truncated": packed[: len(packed) // 2],
+        "a byte flipped": bytes(flipped),
+        "missing": None,
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["other weights", "no archive", "truncated", "a byte flipped", "missing"]
+)
+def test_a_damaged_asset_is_named_and_leaves_nothing(
+    kind, tmp_path, monkeypatch, capsys
+):
     asset = tmp_path / "asset"
     shutil.copytree(ASSET, asset)
     monkeypatch.setattr(smoke_model, "ASSET", asset)
-    (asset / "model.safetensors.xz").write_bytes(lzma.compress(b"other weights"))
-    place = tmp_path / "place"
-    assert smoke_model.main(["unpack", str(place)]) == 1
-    assert "the packed weights are damaged" in capsys.readouterr().err
-    (asset / "model.safetensors.xz").write_bytes(b"no archive")
-    assert smoke_model.main(["unpack", str(place)]) == 1
-    assert not list(place.iterdir())
+    file = asset / "model.safetensors.xz"
+    data = damaged(kind, file.read_bytes())
+    file.unlink() if data is None else file.write_bytes(data)
+    place = tmp_path / "new" / "place"
+    assert smoke_model.main(["unpack", str(place)]) == 4
+    said = capsys.readouterr().err
+    assert said.startswith("error: the packed smoke model is damaged: ")
+    assert f"where: {file}\n" in said and "next:  restore the file: git" in said
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md"])
+def test_a_folder_with_another_model_is_not_unpacked_over(name, tmp_path, capsys):
+    (tmp_path / name).write_text("of another model")
+    assert smoke_model.main(["unpack", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path} is not empty, and not the smoke model: config.json" in said
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "of another model"
+
+
+def test_unpacking_twice_leaves_the_same_files(checkpoint, capsys):
+    before = {each: each.stat().st_mtime_ns for each in checkpoint.iterdir()}
+    assert smoke_model.main(["unpack", str(checkpoint)]) == 0
+    assert {each: each.stat().st_mtime_ns for each in checkpoint.iterdir()} == before
+    assert capsys.readouterr().out == f"{checkpoint}\n"
+
+
+def test_an_unpacking_that_fails_leaves_nothing(tmp_path, monkeypatch, capsys):
+    write = Path.write_bytes
+
+    def full(file: Path, data: bytes) -> int:
+        if file.name == "model.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(file))
+        return write(file, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert smoke_model.main(["unpack", str(tmp_path / "new" / "place")]) == 4
+    assert "No space left on device\nwhere:" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("there", ["060/config.json", ".060.part/config.json"])
@@ -107,7 +159,7 @@ def test_needles_are_not_trained_into_a_folder_with_something(there, tmp_path, c
     file.parent.mkdir(parents=True)
     file.write_text("of an earlier run")
     words = ["long", str(tmp_path / "no-state"), str(tmp_path / "out")]
-    assert smoke_model.main(words) == 1
+    assert smoke_model.main(words) == 2
     assert f"{tmp_path / 'out'} is not empty" in capsys.readouterr().err
     assert file.read_text() == "of an earlier run"
 
@@ -137,7 +189,7 @@ def test_the_last_checkpoint_stays_when_two_are_of_one_second(tmp_path, monkeypa
     assert [folder.name for folder in out.iterdir()] == ["007"]
     assert (out / "007" / "weights").read_text() == "last"
     # The same command again finds them.
-    assert smoke_model.main(words) == 1
+    assert smoke_model.main(words) == 2
     assert (out / "007" / "weights").read_text() == "last"
 
 
@@ -238,7 +290,7 @@ def test_a_python_that_lacks_a_package_writes_no_slice(tmp_path, words, lacks):
 def test_a_python_without_torch_trains_and_tries_nothing(tmp_path, words):
     command = [sys.executable, "-S", str(ROOT / "ci" / "smoke_model.py"), *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == 4 and "Traceback" not in done.stderr
     assert "has no torch" in done.stderr
     assert not list(tmp_path.iterdir())
 
