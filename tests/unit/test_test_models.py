@@ -184,6 +184,8 @@ def test_the_last_checkpoint_stays_when_two_are_of_one_second(tmp_path, monkeypa
         monkeypatch.setattr(deepseek_v4, name, stand_in, raising=False)
     start, out = tmp_path / "start", tmp_path / "out"
     start.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (start / name).touch()
     words = ["long", str(start), str(out), "--device", "cpu", "--seconds", "7"]
     assert smoke_model.main(words) == 0
     assert [folder.name for folder in out.iterdir()] == ["007"]
@@ -287,12 +289,109 @@ def test_a_python_that_lacks_a_package_writes_no_slice(tmp_path, words, lacks):
 
 
 @pytest.mark.parametrize("words", [("table", "S"), ("long", "S", "D"), ("trial", "D")])
-def test_a_python_without_torch_trains_and_tries_nothing(tmp_path, words):
+def test_a_python_without_torch_trains_and_tries_nothing(words, checkpoint, tmp_path):
+    words = [
+        str(checkpoint) if word == "D" and words[0] == "trial" else word
+        for word in words
+    ]
     command = [sys.executable, "-S", str(ROOT / "ci" / "smoke_model.py"), *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 4 and "Traceback" not in done.stderr
     assert "has no torch" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def training_is_an_error(monkeypatch):
+    """What trains, and all that stands on transformers, must not be reached."""
+    for name in ("training", "convert", "reference"):
+        monkeypatch.setitem(sys.modules, f"deepseek_v4.{name}", None)
+
+
+@pytest.mark.parametrize("place", ["no-folder/state", "a-file/state"])
+def test_nothing_is_trained_for_a_place_that_can_t_be_written(
+    place, tmp_path, training_is_an_error, capsys
+):
+    (tmp_path / "a-file").touch()
+    words = ["table", str(tmp_path / place), "--steps", "2"]
+    assert smoke_model.main(words) == 4
+    assert f"error: {tmp_path / place} can't be written: " in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["a-file"]
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_a_state_is_not_trained_over(make, tmp_path, training_is_an_error, capsys):
+    make(tmp_path / "state")
+    assert smoke_model.main(["table", str(tmp_path / "state")]) == 2
+    assert f"{tmp_path / 'state'} is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["expect", "trial", "pack"])
+def test_a_missing_checkpoint_is_named(verb, tmp_path, training_is_an_error, capsys):
+    place, out = tmp_path / "nope", ["--out", str(tmp_path / "out")]
+    words = [verb, str(place), *(out if verb != "trial" else [])]
+    assert smoke_model.main(words) == 2
+    assert f"error: there is no folder {place}\n" in capsys.readouterr().err
+    place.mkdir()
+    (place / "config.json").touch()
+    assert smoke_model.main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{place} is no checkpoint: it has no model.safetensors\n" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["export", "long"])
+@pytest.mark.parametrize("kind", ["text", "empty", "missing", "no tensors"])
+def test_a_file_that_is_no_state_is_named(
+    verb, kind, tmp_path, training_is_an_error, capsys
+):
+    torch = pytest.importorskip("torch")
+    file = tmp_path / "README.md"
+    if kind == "no tensors":
+        torch.save({"weights": 3}, file)
+    elif kind != "missing":
+        file.write_text("# A page" if kind == "text" else "")
+    assert smoke_model.main([verb, str(file), str(tmp_path / "X")]) == 2
+    assert f"error: {file} is no state of the smoke model: " in capsys.readouterr().err
+    assert not (tmp_path / "X").exists()
+
+
+def test_a_checkpoint_is_not_exported_over_another(tmp_path, capsys):
+    (tmp_path / "config.json").touch()
+    assert smoke_model.main(["export", str(tmp_path / "state"), str(tmp_path)]) == 2
+    assert f"{tmp_path} is not empty" in capsys.readouterr().err
+
+
+def test_a_device_that_torch_lacks_is_told_before_anything_is_trained(
+    checkpoint, tmp_path, training_is_an_error, capsys
+):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this torch can use the device")
+    words = ["long", str(checkpoint), str(tmp_path / "out"), "--device", "cuda"]
+    assert smoke_model.main(words) == 4
+    assert "torch can't use the device 'cuda': " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_that_the_disk_has_no_room_for_leaves_no_part(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def full(state, file):
+        Path(file).touch()
+        raise RuntimeError("PytorchStreamWriter failed writing file data/0")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="PytorchStreamWriter"):
+        smoke_model._save({}, tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_has_whole_sentences(capsys):
+    with pytest.raises(SystemExit):
+        smoke_model.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "as JSON; 1 when it does not know its products." in said
 
 
 def test_a_slice_without_room_is_not_begun(tmp_path, monkeypatch, capsys):
