@@ -29,6 +29,11 @@ class Arm:
     url: str
     build: str | None = None
 
+    @property
+    def asked_by(self) -> str:
+        """What stands before a build that this server must be, on the command line."""
+        return f"--arm {self.name}={self.url}@"
+
 
 @dataclass(frozen=True)
 class Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from made_wheel import ROOT, patchset
 from patchset import serverfacts, servingbench, workload
 from patchset.errors import Exit, Failure
 from patchset.servingbench import Arm, Run, order, parse_arm, summary
-from test_smoke import patched
+from test_smoke import TIP, patched
 
 # What stands for sglang.bench_serving.
 BENCH = Path(__file__).with_name("fake_bench_serving.py")
@@ -158,7 +159,13 @@ def test_a_server_that_does_not_answer_is_named_as_an_arm(place):
 def test_an_unpatched_server_is_not_measured_as_ours(place):
     done = bench(place, Fake(), patched())
     assert done.returncode == Exit.SERVER and "not a patched build" in done.stderr
+    assert re.search(r"say --arm a=http://127.0.0.1:\d+@stock\n", done.stderr)
     assert not (place / "out").exists()
+    done = bench(place, patched(), build="@stock")
+    assert done.returncode == Exit.SERVER and "a stock one is wanted" in done.stderr
+    assert re.search(
+        rf"ask for this one: --arm a=http://127.0.0.1:\d+@{TIP}\n", done.stderr
+    )
 
 
 def test_something_that_is_no_sglang_is_not_measured(place):

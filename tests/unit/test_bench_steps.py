@@ -347,6 +347,11 @@ def test_what_is_no_tree(out, words, said):
 def test_a_wrong_build_is_not_measured(out, build, fake, said):
     done = steps(out, fake, build=build)
     assert done.returncode == Exit.SERVER and said in done.stderr
+    # "steps" has no option --build.
+    right = TIP if "stands at" in said or "is patched" in said else "stock"
+    assert re.search(
+        rf"next: .* --arm a=http://127\.0\.0\.1:\d+@{right}\n", done.stderr
+    )
     assert not out.exists() and "/generate" not in {path for path, _ in fake.asked}
 
 

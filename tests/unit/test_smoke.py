@@ -126,6 +126,11 @@ def test_an_unpatched_server():
     assert smoke(Fake(), "--build", "stock").returncode == 0
 
 
+def test_a_build_is_asked_for_by_the_option_that_smoke_has():
+    assert "for a stock server say --build stock" in failed(Fake())
+    assert f"ask for this one: --build {TIP}" in failed(patched(), "--build", "stock")
+
+
 def test_a_server_of_another_patch():
     fake = Fake(patches=[told(LAST - 1)])
     before = SERIES.patches[-2].name

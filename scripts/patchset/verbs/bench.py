@@ -175,6 +175,7 @@ def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) 
         reference,
         _ARM,
         answers=not arguments.smoked,
+        asked_by=arm.asked_by,
     )
 
 

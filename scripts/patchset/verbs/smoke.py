@@ -112,12 +112,13 @@ def run(
     reference: Server | None,
     option: str = "--url URL",
     answers: bool = True,
+    asked_by: str = "--build ",
 ) -> dict:
     """All checks of one server; the facts for a report. Raises Failure(SERVER) unless all pass,
     and Failure(USAGE), before anything is asked, for a flag or patch that there is not.
 
     Random weights without a reference are asked nothing, and none are without answers. option is what
-    names url on the command line.
+    names url on the command line, asked_by what stands before a build.
     """
     series = load_series(arguments.patches)
     serverflags.require_routes(arguments.active or [], series)
@@ -128,7 +129,7 @@ def run(
         Check("alive", lambda: smoke.alive(server), essential=True),
         Check(
             "build",
-            lambda: _require_build(server, series, wanted, checkpoints),
+            lambda: _require_build(server, series, wanted, checkpoints, asked_by),
             essential=True,
         ),
         Check(
@@ -234,10 +235,10 @@ def _wanted(series: Series, build: str | None) -> str:
 
 
 def _require_build(
-    server: Server, series: Series, wanted: str, checkpoints: Path
+    server: Server, series: Series, wanted: str, checkpoints: Path, asked_by: str
 ) -> str:
     build = serverbuild.build_of(server.get("/server_info"), series, checkpoints)
-    serverbuild.require(build, wanted, series)
+    serverbuild.require(build, wanted, series, asked_by)
     return build.line()
 
 
