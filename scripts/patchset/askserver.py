@@ -18,6 +18,9 @@ _CONNECT_SECONDS = 10.0
 _PIECE = 1 << 16
 _SHOWN = 300
 _SHOWN_OF_A_PAGE = 80
+# Asked for any of these, this machine answers.
+_HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1", "::")
+_PORTS = {"http": 80, "https": 443}
 _LOG = "look into the server's log"
 
 
@@ -216,6 +219,22 @@ def web_address(text: str) -> str:
     if not parts.hostname or parts.port == 0:
         raise ValueError(f"{text!r} is no address such as http://127.0.0.1:30000")
     return text
+
+
+def same_server(one: str, other: str) -> bool:
+    """Whether two URLs are two ways to write one server's address."""
+    return _address(one) == _address(other)
+
+
+def _address(url: str) -> tuple[str, str, int, str]:
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    return (
+        parts.scheme,
+        "127.0.0.1" if host in _HERE else host,
+        parts.port or _PORTS[parts.scheme],
+        parts.path.rstrip("/"),
+    )
 
 
 def _decoded(data: bytes, request: str) -> Any:

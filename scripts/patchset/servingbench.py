@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import statistics
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .askserver import web_address
+from .askserver import same_server, web_address
 from .errors import Exit, Failure
 from .listing import columns
 from .workload import Workload
@@ -53,6 +54,19 @@ def parse_arm(text: str) -> Arm:
         raise ValueError(f"{text!r}: an arm is NAME=URL or NAME=URL@BUILD")
     web_address(url)
     return Arm(name, url, build or None)
+
+
+def unfit(arms: Sequence[Arm]) -> str | None:
+    """Why these arms can't be compared with each other; None for arms that can."""
+    for one, other in itertools.combinations(arms, 2):
+        if one.name == other.name:
+            return "two arms have the same name"
+        if same_server(one.url, other.url):
+            return (
+                f"{one.name} and {other.name} are one server, {one.url}: each arm needs its own, "
+                "at another port"
+            )
+    return None
 
 
 def order(arms: Sequence[Arm], workload: Workload) -> Iterator[tuple[int, int, Arm]]:

@@ -206,6 +206,14 @@ def test_a_reference_that_does_not_answer(place):
     assert not (place / "out").exists()
 
 
+def test_an_arm_is_not_its_own_reference(place):
+    with serving(patched()) as url:
+        options = ("--arm", f"b={url}", "--weights", "random", "--reference", url + "/")
+        done = bench(place, patched(), options=options)
+    assert done.returncode == Exit.USAGE and "smoke test" not in done.stderr
+    assert f"--reference URL is b itself, {url}" in done.stderr
+
+
 def test_a_reference_for_weights_that_have_right_answers(place):
     done = bench(place, patched(), options=("--reference", "http://127.0.0.1:9"))
     assert done.returncode == Exit.USAGE
@@ -337,6 +345,7 @@ def test_a_folder_that_is_there_is_not_written_into(place):
     "arms, said",
     [
         (["a=http://x", "a=http://y"], "two arms have the same name"),
+        (["a=http://x", "b=http://y", "c=http://X:80/"], "a and c are one server"),
         (["http://x"], "an arm is NAME=URL"),
         (["a=ftp://x"], "'ftp://x' needs http:// or https://"),
         (["a=127.0.0.1:30000"], "'127.0.0.1:30000' needs http:// or https://"),

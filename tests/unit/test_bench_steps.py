@@ -200,6 +200,7 @@ def test_an_arm_is_compared_with_the_one_that_is_named(out):
         (("--rows", "0"), "'0' is no whole number above 0"),
         (("--profile-steps", "2"), "two of them are no figures"),
         (("--arm", "a=http://h:1"), "two arms have the same name"),
+        (("--arm", "c=http://h:1", "--arm", "d=http://h:1/"), "c and d are one server"),
         (("--arm", "a b=http://h:1"), "an arm is NAME=URL"),
         (("--timeout", "0"), "must be above 0"),
         (("--timeout", "inf"), "must be at most 86,400, which is a day"),

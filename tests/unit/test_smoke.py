@@ -10,6 +10,7 @@ import pytest
 
 from fake_server import CHAT, Fake, serving
 from made_wheel import patchset
+from patchset.askserver import same_server
 from patchset.errors import Exit
 from test_server_info import SERIES, told
 
@@ -209,6 +210,15 @@ def test_paths_of_upstream_where_ours_are_wanted():
         assert "not every flag took the path of this series" in said and path in said
 
 
+@pytest.mark.parametrize("flags", [(), ("SGLANG_SM120_TOPK",)])
+def test_a_stock_server_has_no_path_to_ask_for(flags):
+    fake = Fake()
+    done = smoke(fake, "--build", "stock", "--active", *flags)
+    assert done.returncode == Exit.USAGE and not fake.asked
+    assert "leave out --active, or --build stock" in done.stderr
+    assert smoke(fake, "--build", "stock").returncode == 0
+
+
 def test_an_unknown_flag_is_refused_before_the_server_is_asked():
     fake = patched()
     done = smoke(fake, "--active", "SGLANG_SM120_TOPK", "NOPE")
@@ -280,6 +290,45 @@ def test_one_length_alone_that_differs_is_not_hidden_by_the_others(shift, said):
         what = f"differ from those of {stock} for 1 of 4 lengths of prompts"
         assert what in done.stderr
         assert f"prompts of 6000 tokens: {said}" in done.stderr
+
+
+@pytest.mark.parametrize("other", ["{}", "{}/", "http://LOCALHOST:{port}"])
+def test_a_server_is_not_its_own_reference(other):
+    fake = patched()
+    with serving(fake) as url:
+        other = other.format(url, port=url.rpartition(":")[2])
+        words = ("--weights", "random", "--reference", other)
+        done = patchset("smoke", "--url", url, *words)
+    assert done.returncode == Exit.USAGE and not fake.asked
+    assert f"--reference URL is the server itself, {url}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "one, other, same",
+    [
+        ("http://h", "http://H:80/", True),
+        ("https://h/a/", "https://h:443/a", True),
+        ("http://0.0.0.0:1", "http://[::1]:1", True),
+        ("http://h:1", "http://h:2", False),
+        ("http://h:1/a", "http://h:1/b", False),
+        ("http://h:443", "https://h:443", False),
+        ("http://127.0.0.1:1", "http://127.0.0.2:1", False),
+    ],
+)
+def test_one_server_has_several_addresses(one, other, same):
+    assert same_server(one, other) == same
+
+
+def test_what_random_weights_were_compared_with_is_said():
+    words = ("--weights", "random", "--reference")
+    with serving(Fake()) as url:
+        done = smoke(patched(), *words, url)
+    assert f"with {url}, which is SGLang 0.5.13, unpatched or without" in done.stderr
+    with serving(patched()) as url:
+        done = smoke(patched(), *words, url, "--json")
+    said = json.loads(done.stdout)["checks"][3]["detail"]
+    assert f"with {url}, which is SGLang 0.5.13 with {LAST} of {LAST} patches" in said
+    assert ", 1 flag of it active: " in said
 
 
 def test_a_reference_that_is_not_there():

@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import atomic, environment, optiontypes, serverfacts, servertree, workload
-from ..askserver import Server
+from ..askserver import Server, same_server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
-from ..servingbench import Arm, Bench, as_json, summary, table
+from ..servingbench import Arm, Bench, as_json, summary, table, unfit
 from . import bench_steps, smoke
 
 _ARM = "--arm NAME=URL"
@@ -99,8 +99,8 @@ def register(subparsers, layout: Layout) -> None:
 
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     arms: list[Arm] = arguments.arm
-    if len({arm.name for arm in arms}) != len(arms):
-        arguments.parser.error("two arms have the same name")
+    if why := unfit(arms):
+        arguments.parser.error(why)
     if arguments.build:
         arguments.parser.error("each arm has its own: --arm NAME=URL@BUILD")
     if arguments.out and arguments.out.exists():
@@ -109,6 +109,12 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         )
     if arguments.reference and arguments.weights != "random":
         arguments.parser.error("--reference URL goes with --weights random")
+    for arm in arms[1:]:
+        if arguments.reference and same_server(arm.url, arguments.reference):
+            arguments.parser.error(
+                f"--reference URL is {arm.name} itself, {arm.url}, which would agree with anything: "
+                "name another server"
+            )
     work = workload.load(arguments.workloads, arguments.workload)
     python = arguments.python or environment.default_python()
     tree = servertree.find(layout.target, None)
