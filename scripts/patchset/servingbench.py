@@ -18,6 +18,8 @@ from .workload import Workload
 
 FIGURES = ("output_throughput", "median_ttft_ms", "median_tpot_ms")
 _TAIL = 15
+# From a cold disk it takes a minute.
+_IMPORT_SECONDS = 300
 # Files and keys are named after arms, and some after the number of a patch.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -76,6 +78,28 @@ def order(arms: Sequence[Arm], workload: Workload) -> Iterator[tuple[int, int, A
             yield from (
                 (concurrency, turn, arm) for arm in (arms if turn % 2 else arms[::-1])
             )
+
+
+def require_starting(python: str, environment: Mapping[str, str]) -> None:
+    """Raise Failure(ENVIRONMENT) where this interpreter can't import sglang.bench_serving."""
+    try:
+        done = subprocess.run(
+            [python, "-c", "import sglang.bench_serving"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_IMPORT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"not imported in {_IMPORT_SECONDS} s"
+        raise _unfit_python(python, why) from None
+    except OSError as error:
+        raise _unfit_python(python, error.strerror or str(error)) from None
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").strip().splitlines()
+        why = said[-1] if said else f"exit code {done.returncode}"
+        raise _unfit_python(python, why.removeprefix("ModuleNotFoundError: "))
 
 
 class Bench:
@@ -199,13 +223,12 @@ class Bench:
         return figures
 
     def _unfit(self, why: str) -> Failure:
-        return Failure(
-            Exit.ENVIRONMENT,
-            f"sglang.bench_serving can't be started: {why}",
-            where=self._python,
-            state=f"what was measured before is in {self._folder}",
-            next="name an interpreter that has SGLang and its dependencies: --python PY",
-        )
+        return _unfit_python(self._python, why, self._state())
+
+    def _state(self) -> str:
+        if not any(self._folder.iterdir()):
+            return "nothing was measured"
+        return f"what was measured before is in {self._folder}"
 
     def _failure(
         self, arm: Arm, what: str, said: str, next: str = "look into the server's log"
@@ -214,7 +237,7 @@ class Bench:
             Exit.SERVER,
             f"{arm.name}: {what}",
             where="\n".join([arm.url, *said.strip().splitlines()[-_TAIL:]]),
-            state=f"what was measured before is in {self._folder}",
+            state=self._state(),
             next=next,
         )
 
@@ -262,6 +285,18 @@ def table(rows: Sequence[dict]) -> list[str]:
 def as_json(runs: Sequence[Run]) -> list[dict]:
     """The runs in the order in which they were made."""
     return [asdict(run) for run in runs]
+
+
+def _unfit_python(
+    python: str, why: str, state: str = "nothing was measured"
+) -> Failure:
+    return Failure(
+        Exit.ENVIRONMENT,
+        f"sglang.bench_serving can't be started: {why}",
+        where=python,
+        state=state,
+        next="name an interpreter that has SGLang and its dependencies: --python PY",
+    )
 
 
 def _lines(file: Path) -> list[str]:

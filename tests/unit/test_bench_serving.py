@@ -276,7 +276,10 @@ def test_a_run_that_is_none(place, how, said):
     done = bench(place, patched(), options=["--run-timeout", "2"], FAKE=how)
     assert done.returncode == Exit.SERVER and done.stdout == ""
     assert f"a: {said}" in done.stderr
-    assert f"what was measured before is in {place}/out" in done.stderr
+    wrote = how not in ("fails", "silent", "hangs")
+    before = f"what was measured before is in {place}/out"
+    assert (before if wrote else "nothing was measured") in done.stderr
+    assert (place / "out").exists() == wrote, "no empty folder stays"
     if how == "fails":
         assert "ValueError: Warmup failed" in done.stderr
 
@@ -286,7 +289,9 @@ def test_a_python_without_sglang(place):
     done = bench(place, patched())
     assert done.returncode == Exit.ENVIRONMENT
     assert "can't be started: No module named 'nothing_there'" in done.stderr
-    assert "--python PY" in done.stderr
+    assert "--python PY" in done.stderr and "nothing was measured" in done.stderr
+    assert "smoke test" not in done.stderr, "it would take minutes"
+    assert not (place / "out").exists()
 
 
 def test_a_module_that_was_not_needed(place):
