@@ -138,7 +138,7 @@ def test_a_server_that_fails_the_smoke_is_not_measured(place):
     [
         ({"architecture": "LlamaForCausalLM"}, "wrong model: /m is LlamaForCausalLM"),
         ({"failing": {CHAT: "empty"}}, "the answer is empty"),
-        ({"failing": {CHAT: "half"}}, "broke off after 1 pieces"),
+        ({"failing": {CHAT: "half"}}, "broke off after 1 piece,"),
         ({"failing": {CHAT: "hang"}}, "no whole answer in 1 s"),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from fake_server import CHAT, Fake, serving
 from made_wheel import patchset
-from patchset.askserver import same_server
-from patchset.errors import Exit
+from patchset.askserver import Server, same_server
+from patchset.errors import Exit, Failure
 from test_server_info import SERIES, told
 
 LAST = len(SERIES.patches)
@@ -87,6 +87,38 @@ def test_the_page_of_another_server_is_shown_once_and_cut():
     assert "is not an SGLang server; not run: build" in said
     assert said.count("<!DOCTYPE") == 1 and said.count("<p>not found") < 6
     assert "check the address (--url" in said and "server's log" not in said
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/model_info", "/v1/models"])
+def test_another_server_may_be_healthy(path):
+    said = failed(patched(failing={path: "unknown"}))
+    assert "is not an SGLang server" in said and f"{path}: HTTP 404" in said
+    assert "check the address (--url" in said and "server's log" not in said
+
+
+def test_a_page_for_a_streamed_request_is_no_stream():
+    with serving(patched(failing={"/x": "page with 200"})) as url:
+        with pytest.raises(Failure, match="is not an SGLang server") as caught:
+            list(Server(url).stream("/x", {}))
+    assert (
+        caught.value.where == f"{url}/x: HTTP 200: <html> <body>a portal</body></html>"
+    )
+
+
+@pytest.mark.parametrize(
+    "how, said",
+    [
+        ("cut", "100 bytes did not come"),
+        ("chunk", "the rest did not come"),
+    ],
+)
+def test_an_answer_that_breaks_off_is_told_in_words(how, said):
+    with serving(patched(failing={"/x": how})) as url:
+        with pytest.raises(Failure) as caught:
+            Server(url).get("/x")
+    assert (
+        caught.value.what == f"the answer broke off: the connection ended, and {said}"
+    )
 
 
 def test_another_api_has_no_health():
@@ -170,7 +202,7 @@ def test_bytes_that_drip_are_no_answer_in_time():
 @pytest.mark.parametrize(
     "how, said",
     [
-        ("half", "broke off after 1 pieces, without [DONE]"),
+        ("half", "broke off after 1 piece, without [DONE]"),
         ("error", "the streamed answer is an error: "),
     ],
 )
