@@ -25,9 +25,10 @@ from pathlib import Path
 
 import needed
 import unpacking
+from deepseek_v4.folder import REST
 from failures import Exit, Failure, exit_code
 from newfolder import new_folder, require_free
-from unpacking import RECORDING, REST, WEIGHTS
+from unpacking import RECORDING, WEIGHTS
 
 ASSET = Path(__file__).resolve().parent / "smoke-model"
 EXPECTED = ASSET / RECORDING

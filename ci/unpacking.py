@@ -8,17 +8,12 @@ import lzma
 import shlex
 from pathlib import Path
 
+from deepseek_v4.folder import REST
 from failures import ROOT, Exit, Failure
 from newfolder import new_folder
 
 WEIGHTS = "model.safetensors"
 RECORDING = "expected.json"
-REST = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
 
 
 def unpack(asset: Path, directory: Path) -> None:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "ci"))
 import deepseek_v4  # noqa: E402
 import slice_model  # noqa: E402
 import smoke_model  # noqa: E402
-from deepseek_v4 import geometry, prompts, tokenizer  # noqa: E402
+from deepseek_v4 import folder, geometry, prompts, tokenizer  # noqa: E402
 from deepseek_v4.tensors import tensors  # noqa: E402
 
 ASSET = ROOT / "ci" / "smoke-model"
@@ -229,8 +229,9 @@ def test_a_slice_has_flashs_layers_by_turns():
     config = made.config()
     assert (config["hidden_size"], config["num_attention_heads"]) == (4096, 64)
     assert config["sm120_weights"] == "random"
-    with pytest.raises(ValueError, match="3 layers or more"):
+    with pytest.raises(ValueError, match="3 layers, one of each kind"):
         geometry.flash_slice(2)
+    assert geometry.flash_slice(4).expert_width == 2048
     narrow = geometry.flash_slice(4, expert_width=512)
     assert narrow.config()["moe_intermediate_size"] == 512
 
@@ -283,7 +284,7 @@ def test_random_tensors_depend_on_name_and_seed_alone():
 def test_a_python_that_lacks_a_package_writes_no_slice(tmp_path, words, lacks):
     command = [sys.executable, "-S", str(ROOT / "ci" / "slice_model.py"), *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == 4 and "Traceback" not in done.stderr
     assert lacks in done.stderr and sys.executable in done.stderr
     assert not (tmp_path / "M").exists()
 
@@ -400,9 +401,68 @@ def test_a_slice_without_room_is_not_begun(tmp_path, monkeypatch, capsys):
         slice_model.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0)
     )
     words = ["flash", "4", str(tmp_path / "m"), "--weights"]
-    assert slice_model.main(words) == 1
-    assert "take 54.8 GB and 0.0 GB are free" in capsys.readouterr().err
-    assert not list((tmp_path / "m").iterdir())
+    assert slice_model.main(words) == 4
+    said = capsys.readouterr().err
+    assert f"take 54.8 GB and 0.0 GB are free\nwhere: {tmp_path}\n" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("layers", ["2", "0", "-1", "44", "99"])
+def test_no_slice_has_more_layers_than_flash_or_lacks_a_kind(layers, tmp_path, capsys):
+    words = ["flash", str(tmp_path / "m"), "--expert-width", "64"]
+    assert slice_model.main([words[0], "--", layers, words[1]]) == 2
+    assert f"as many as Flash; not {layers}\n" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("width", ["0", "7", "-16", "24", "2064", "1000000"])
+def test_a_width_that_sglang_cannot_run_is_refused(width, tmp_path, capsys):
+    words = ["flash", "4", str(tmp_path / "m"), f"--expert-width={width}"]
+    assert slice_model.main(words) == 2
+    said = capsys.readouterr().err
+    assert "16 to 2,048 wide, in steps of 16: SGLang's" in said
+    assert f"; not {width}\n" in said and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [["flash", "4"], ["tiny"]])
+def test_a_slice_is_not_written_over_another_model(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(slice_model, "_require_packages", lambda _: None)
+    (tmp_path / "config.json").write_text("of another model")
+    assert slice_model.main([*kind, str(tmp_path)]) == 2
+    assert f"error: {tmp_path} is not empty\n" in capsys.readouterr().err
+    assert (tmp_path / "config.json").read_text() == "of another model"
+    assert slice_model.main([*kind, str(tmp_path / "config.json")]) == 2
+    assert "config.json is a file" in capsys.readouterr().err
+
+
+def test_the_same_slice_again_is_left_as_it_is(tmp_path, monkeypatch, capsys):
+    def save_rest(shape, directory):
+        for name in folder.REST:
+            (directory / name).write_text(folder.config_text(shape))
+
+    monkeypatch.setattr(slice_model, "save_rest", save_rest)
+    monkeypatch.setattr(slice_model, "_require_packages", lambda _: None)
+    words = ["flash", "4", str(tmp_path / "m"), "--expert-width"]
+    assert slice_model.main([*words, "64"]) == 0
+    before = {each: each.stat().st_mtime_ns for each in (tmp_path / "m").iterdir()}
+    assert slice_model.main([*words, "64"]) == 0
+    assert {e: e.stat().st_mtime_ns for e in (tmp_path / "m").iterdir()} == before
+    assert slice_model.main([*words, "128"]) == 2
+    assert slice_model.main([*words, "64", "--weights"]) == 2
+    assert f"{tmp_path / 'm'} is not empty" in capsys.readouterr().err
+
+
+def test_a_slice_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch, capsys):
+    def full(_, directory):
+        (directory / "config.json").touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(directory))
+
+    monkeypatch.setattr(slice_model, "save_rest", full)
+    monkeypatch.setattr(slice_model, "_require_packages", lambda _: None)
+    assert slice_model.main(["tiny", str(tmp_path / "new" / "m")]) == 4
+    said = capsys.readouterr().err
+    assert "No space left on device\n" in said and "next:" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_attention_in_blocks_is_transformers_attention(monkeypatch):
