@@ -302,6 +302,16 @@ def test_a_python_without_torch_trains_and_tries_nothing(words, checkpoint, tmp_
     assert not list(tmp_path.iterdir())
 
 
+def test_another_release_of_transformers_is_no_bug_of_ours(
+    checkpoint, tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "transformers.models.deepseek_v4", None)
+    assert smoke_model.main(["trial", str(checkpoint)]) == 4
+    said = capsys.readouterr().err
+    assert "error: this Python has no " in said and "transformers 5.8.1" in said
+
+
 @pytest.fixture
 def training_is_an_error(monkeypatch):
     """What trains, and all that stands on transformers, must not be reached."""
