@@ -24,15 +24,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from deepseek_v4 import geometry
-from deepseek_v4.folder import save_rest
+from deepseek_v4.folder import REST, config_text, save_rest
 from deepseek_v4.geometry import Geometry
 from deepseek_v4.tensors import Tensor, tensors
+from failures import Exit, Failure, exit_code
+from newfolder import new_folder, require_free
 
 SHARD_BYTES = 2 << 30
+# Written last.
+_INDEX = "model.safetensors.index.json"
 
 
 def main(argv: list[str]) -> int:
-    """Write one model; 0 when it is done, 1 when it can't be, 2 for wrong usage."""
+    """Write one model; the exit code: those of README.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -51,12 +55,12 @@ def main(argv: list[str]) -> int:
         kind.add_argument("--weights", action="store_true", help="write weights too")
         kind.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
-    try:
-        shape = _geometry(arguments)
-        write(shape, arguments.directory, arguments.seed, arguments.weights)
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exit_code(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    shape = _geometry(arguments)
+    write(shape, arguments.directory, arguments.seed, arguments.weights)
     size = sum(each.bytes for each in tensors(shape))
     print(
         f"{arguments.directory}: {shape.what()}; {size / 1e9:.1f} GB of random weights"
@@ -68,27 +72,58 @@ def _require_packages(weights: bool) -> None:
     needed = ("tokenizers", *(("torch", "safetensors") if weights else ()))
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise ValueError(
-            f"this Python ({sys.executable}) lacks {', '.join(missing)}; nothing was written: install "
-            "what it lacks with pip, or run this with the Python that serves"
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"this Python lacks {', '.join(missing)}",
+            where=sys.executable,
+            state="nothing was written",
+            next="install what it lacks with pip, or run this with the Python that serves",
         )
 
 
 def write(shape: Geometry, directory: Path, seed: int, weights: bool) -> None:
-    """The folder of a model. Raises ValueError where there is no room for its weights, or a package lacks."""
+    """The folder of a model, whole or not at all.
+
+    Raises Failure(ENVIRONMENT) where there is no room for its weights, or a package lacks, and
+    Failure(USAGE) for a folder with something else in it; the same model is left as it is.
+    """
+    note = f"random, seed {seed}" if weights else "random, of the loader"
+    shape = replace(shape, note=note)
+    if _is_there(shape, directory, weights):
+        return
+    require_free(directory, "written")
     _require_packages(weights)
     every = list(tensors(shape))
     size = sum(each.bytes for each in every)
-    directory.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(directory).free
-    if weights and size > free:
-        raise ValueError(
-            f"the weights take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free at {directory}"
-        )
-    note = f"random, seed {seed}" if weights else "random, of the loader"
-    save_rest(replace(shape, note=note), directory)
     if weights:
-        _write_weights(every, size, directory, seed)
+        _require_room(size, directory)
+    with new_folder(directory):
+        save_rest(shape, directory)
+        if weights:
+            _write_weights(every, size, directory, seed)
+
+
+def _is_there(shape: Geometry, directory: Path, weights: bool) -> bool:
+    """Whether this very model was written here: what it is stands in its config.json."""
+    names = (*REST, *((_INDEX,) if weights else ()))
+    if not all((directory / name).is_file() for name in names):
+        return False
+    return (directory / "config.json").read_bytes() == config_text(shape).encode()
+
+
+def _require_room(size: int, directory: Path) -> None:
+    place = directory.absolute()
+    place = next(each for each in (place, *place.parents) if each.exists())
+    free = shutil.disk_usage(place).free
+    if size > free:
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"the weights take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free",
+            where=str(place),
+            state="nothing was written",
+            next="name a folder of another disk, or leave out --weights and serve with "
+            "--load-format dummy",
+        )
 
 
 def shards(every: Iterable[Tensor], limit: int = SHARD_BYTES) -> Iterator[list[Tensor]]:
@@ -132,13 +167,21 @@ def _write_weights(every: list[Tensor], size: int, directory: Path, seed: int) -
         files |= dict.fromkeys(made, name)
         print(f"{name} ({number} of {len(groups)})", file=sys.stderr, flush=True)
     index = {"metadata": {"total_size": size}, "weight_map": files}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    (directory / _INDEX).write_text(json.dumps(index))
 
 
 def _geometry(arguments: argparse.Namespace) -> Geometry:
     if arguments.kind == "tiny":
         return geometry.TINY
-    return geometry.flash_slice(arguments.layers, arguments.expert_width)
+    try:
+        return geometry.flash_slice(arguments.layers, arguments.expert_width)
+    except ValueError as error:
+        raise Failure(
+            Exit.USAGE,
+            str(error),
+            state="nothing was written",
+            next="python3 ci/slice_model.py flash 4 NEW_DIR --expert-width 64",
+        ) from None
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ All but unpack need torch and transformers 5.8.1.
 from __future__ import annotations
 
 import argparse
+import errno
 import hashlib
 import json
 import lzma
@@ -22,16 +23,15 @@ import shutil
 import sys
 from pathlib import Path
 
+import needed
+import unpacking
+from deepseek_v4.folder import REST
+from failures import Exit, Failure, exit_code
+from newfolder import new_folder, require_free
+from unpacking import RECORDING, WEIGHTS
+
 ASSET = Path(__file__).resolve().parent / "smoke-model"
-EXPECTED = ASSET / "expected.json"
-WEIGHTS = "model.safetensors"
-PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
-REST = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-)
+EXPECTED = ASSET / RECORDING
 # A quarter of the gaps may be off by more. Between this reference and SGLang on an H200 (fp8 caches) three
 # quarters were within 0.16 in each group; a few were off by up to 3.8, where another expert ran.
 TOLERANCE = 0.3
@@ -40,7 +40,7 @@ LEAST_GAP = 0.75
 
 
 def main(argv: list[str]) -> int:
-    """Run one verb; 0 when it is done, 1 when what was asked for is not so, 2 for wrong usage."""
+    """Run one verb; the exit code: those of README.md."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -72,68 +72,61 @@ def main(argv: list[str]) -> int:
             help="leave longer prompts out (a CPU takes a minute for 4,000 tokens)",
         )
     arguments = parser.parse_args(argv)
+    return exit_code(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         return arguments.run(arguments)
-    except ModuleNotFoundError as missing:
-        if missing.name not in PACKAGES:
-            raise
-        print(
-            f"error: this Python ({sys.executable}) has no {missing.name}: install torch and "
-            "transformers 5.8.1 with pip, or run this with the Python that serves",
-            file=sys.stderr,
-        )
-        return 1
-    except (OSError, lzma.LZMAError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except ImportError as missing:
+        # Another release of transformers has no DeepSeek-V4, and each package some of its own.
+        raise Failure(
+            Exit.ENVIRONMENT,
+            f"this Python has no {missing.name or missing}",
+            where=sys.executable,
+            state="nothing was done",
+            next="install torch and transformers 5.8.1 with pip, or run this with the Python that serves",
+        ) from None
 
 
 def unpack(arguments: argparse.Namespace) -> int:
     """The asset as a folder; its weights are checked against the recorded sha256."""
-    directory = arguments.directory
-    wanted = json.loads(EXPECTED.read_text(encoding="utf-8"))["checkpoint"]
-    directory.mkdir(parents=True, exist_ok=True)
-    spare = directory / f".{WEIGHTS}.part"
-    try:
-        with lzma.open(ASSET / f"{WEIGHTS}.xz") as packed, open(spare, "wb") as file:
-            shutil.copyfileobj(packed, file)
-        found = sha256(spare)
-        if found != wanted:
-            raise ValueError(
-                f"the packed weights are damaged: sha256 {found}, recorded {wanted}"
-            )
-        for name in REST:
-            shutil.copyfile(ASSET / name, directory / name)
-        spare.replace(directory / WEIGHTS)
-    finally:
-        spare.unlink(missing_ok=True)
-    print(directory)
+    unpacking.unpack(ASSET, arguments.directory)
+    print(arguments.directory)
     return 0
 
 
 def train_table(arguments: argparse.Namespace) -> int:
     """The products from nothing; 1 when they were not learnt."""
-    import torch
+    needed.require_new(arguments.state)
     from deepseek_v4 import geometry, training
 
     model = training.new_model(geometry.SMOKE)
     loss = training.train_products(model, arguments.steps, arguments.seconds, _say)
-    torch.save(model.state_dict(), arguments.state)
+    _save(model.state_dict(), arguments.state)
     print(f"{arguments.state}: last loss {loss:.4f}")
     return 0 if loss < 0.05 else 1
 
 
 def train_long(arguments: argparse.Namespace) -> int:
     """The needles, from a state or a checkpoint that has the products, into an empty folder."""
-    _require_empty(arguments.directory)
+    require_free(arguments.directory, "trained")
+    start = arguments.start
+    if start.is_dir():
+        needed.require_checkpoint(start)
     import torch
-    from deepseek_v4 import convert, geometry, reference, training
 
-    if arguments.start.is_dir():
-        model = reference.load(arguments.start, torch.float32).float().train()
+    state = None if start.is_dir() else needed.state(start)
+    needed.require_device(arguments.device)
+    from deepseek_v4 import convert, geometry, training
+
+    if state is None:
+        model = needed.model(start, torch.float32).float().train()
     else:
         model = training.new_model(geometry.SMOKE)
-        model.load_state_dict(torch.load(arguments.start, map_location="cpu"))
+        needed.fill(model, state, start)
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    needed.require_place(arguments.directory / WEIGHTS)
     torch.backends.cuda.matmul.allow_tf32 = True
     model = model.to(arguments.device)
 
@@ -158,11 +151,13 @@ def train_long(arguments: argparse.Namespace) -> int:
 
 
 def try_out(arguments: argparse.Namespace) -> int:
-    """How a checkpoint answers the recorded prompts, the reasoning and the tool call, as JSON; 1 when
-    it does not know its products."""
+    """How a checkpoint answers, as JSON; 1 when it does not know its products.
+
+    It is asked the recorded prompts, the reasoning and the tool call.
+    """
+    model = _model(arguments)
     from deepseek_v4 import reference
 
-    model = reference.load(arguments.directory).to(arguments.device)
     groups: dict[str, dict] = {}
     for prompt in _asked(arguments.longest):
         answer = reference.answers_greedily(model, prompt.text, prompt.answer)
@@ -181,21 +176,22 @@ def try_out(arguments: argparse.Namespace) -> int:
 
 def export(arguments: argparse.Namespace) -> int:
     """A state as a checkpoint folder."""
-    import torch
+    require_free(arguments.directory, "written")
+    made = needed.official(needed.state(arguments.state), arguments.state)
     from deepseek_v4 import convert, geometry
 
-    state = torch.load(arguments.state, map_location="cpu")
-    made = convert.official(state, geometry.SMOKE)
-    convert.save(made, geometry.SMOKE, arguments.directory)
+    with new_folder(arguments.directory):
+        convert.save(made, geometry.SMOKE, arguments.directory)
     print(f"{arguments.directory}: {len(made)} tensors")
     return 0
 
 
 def record(arguments: argparse.Namespace) -> int:
     """The recorded answers; 1 when the checkpoint does not know its products."""
+    needed.require_place(arguments.out)
+    model = _model(arguments)
     from deepseek_v4 import prompts, reference, tokenizer
 
-    model = reference.load(arguments.directory).to(arguments.device)
     kept, left_out = [], []
     for prompt in _prompts(arguments.longest):
         answer = reference.answers_greedily(model, prompt.text, prompt.answer)
@@ -234,17 +230,19 @@ def record(arguments: argparse.Namespace) -> int:
 
 def pack(arguments: argparse.Namespace) -> int:
     """The asset of a checkpoint: experts that no recorded prompt uses become zeros."""
+    source, out = arguments.directory, arguments.out
+    needed.require_checkpoint(source)
+    out.mkdir(parents=True, exist_ok=True)
+    needed.require_place(out / WEIGHTS)
+    model = _model(arguments)
     from deepseek_v4 import convert, reference
     from safetensors.torch import load_file, save_file
 
-    source, out = arguments.directory, arguments.out
-    model = reference.load(source).to(arguments.device)
     with reference.experts_counted(model) as used:
         for prompt in _asked(arguments.longest):
             reference.answers_greedily(model, prompt.text, prompt.answer)
     _say(f"experts that run, by layer: {[len(each) for each in used]}")
     weights = convert.without_unused_experts(load_file(source / WEIGHTS), used)
-    out.mkdir(parents=True, exist_ok=True)
     file = out / WEIGHTS
     save_file(weights, str(file), metadata={"format": "pt"})
     packed = lzma.compress(file.read_bytes(), preset=9 | lzma.PRESET_EXTREME)
@@ -254,6 +252,13 @@ def pack(arguments: argparse.Namespace) -> int:
     for name in REST:
         shutil.copyfile(source / name, out / name)
     return 0
+
+
+def _model(arguments: argparse.Namespace):
+    """The checkpoint on the device, each of them checked before it is used."""
+    needed.require_checkpoint(arguments.directory)
+    needed.require_device(arguments.device)
+    return needed.model(arguments.directory).to(arguments.device)
 
 
 def _prompts(longest: int | None) -> list:
@@ -278,12 +283,20 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(data, "sha256").hexdigest()
 
 
-def _require_empty(directory: Path) -> None:
-    """Raise ValueError for a folder with something in it, OSError for what is no folder."""
-    if directory.exists() and any(directory.iterdir()):
-        raise ValueError(
-            f"{directory} is not empty: nothing was trained, name a new folder"
-        )
+def _save(state: dict, file: Path) -> None:
+    """Write a state whole, or raise OSError and leave nothing."""
+    import torch
+
+    part = file.with_name(f".{file.name}.part")
+    try:
+        torch.save(state, part)
+        part.replace(file)
+    except RuntimeError as error:
+        # torch's word for a full disk.
+        why = str(error).splitlines()[0]
+        raise OSError(errno.EIO, why, str(file)) from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _put(part: Path, whole: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 
 HC = 4
+LAYERS = 43
+# kMaxVecBytes of SGLang's kernels is 32 from Blackwell on: 16 numbers in bfloat16.
+_STEP = 16
 
 
 @dataclass(frozen=True)
@@ -157,10 +160,18 @@ def flash_slice(layers: int, expert_width: int | None = None) -> Geometry:
     """So many layers of Flash: one of its window-only layers, then c4 and c128 by turns, as in Flash.
 
     expert_width other than 2,048 makes the experts narrower; 512 in bf16 are about the bytes that
-    Flash's 2,048 are in MXFP4. Raises ValueError below 3 layers, which would leave a kind out.
+    Flash's 2,048 are in MXFP4. Raises ValueError below 3 layers, which would leave a kind out, above
+    Flash's own, and for a width that SGLang can't run.
     """
-    if layers < 3:
-        raise ValueError("a slice has 3 layers or more: one of each kind")
+    if not 3 <= layers <= LAYERS:
+        raise ValueError(
+            f"a slice has 3 layers, one of each kind, to {LAYERS}, as many as Flash; not {layers}"
+        )
+    width = FLASH.expert_width if expert_width is None else expert_width
+    if width % _STEP or not _STEP <= width <= FLASH.expert_width:
+        raise ValueError(
+            f"experts are {_STEP} to {FLASH.expert_width:,} wide, in steps of {_STEP}: SGLang's "
+            f"activation kernel takes so many at a time; not {width}"
+        )
     ratios = (0, *((4, 128)[i % 2] for i in range(layers - 1)))
-    width = expert_width or FLASH.expert_width
     return replace(FLASH, ratios=ratios, expert_width=width)

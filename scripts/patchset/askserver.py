@@ -7,17 +7,23 @@ import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import IncompleteRead
 from typing import Any
 
 import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 from .errors import Exit, Failure
+from .listing import counted
 
 _CONNECT_SECONDS = 10.0
 _PIECE = 1 << 16
 _SHOWN = 300
 _SHOWN_OF_A_PAGE = 80
+# Asked for any of these, this machine answers.
+_HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1", "::")
+_PORTS = {"http": 80, "https": 443}
+_ALWAYS = ("/health", "/server_info", "/model_info", "/v1/models")
 _LOG = "look into the server's log"
 
 
@@ -80,9 +86,10 @@ class Server:
 
         Raises Failure when it ends before its last event, "[DONE]".
         """
-        pieces, finished = 0, False
+        pieces, finished, other = 0, False, b""
         for line in self._lines("POST", path, {**body, "stream": True}):
             if not line.startswith(b"data:"):
+                other = (other + line + b"\n")[:_PIECE]
                 continue
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":
@@ -97,8 +104,11 @@ class Server:
                 )
             yield event
         if not finished:
+            said = other.decode("utf-8", "replace")
+            if not pieces and _is_page(said):
+                raise self._foreign(path, 200, said)
             raise self._failure(
-                f"the streamed answer broke off after {pieces} pieces, without [DONE]",
+                f"the streamed answer broke off after {counted(range(pieces), 'piece')}, without [DONE]",
                 path,
             )
 
@@ -157,8 +167,8 @@ class Server:
 
     def _refused(self, response, method: str, path: str) -> Failure:
         said = response.read(_PIECE).decode("utf-8", "replace")
-        # A server of SGLang that does not serve yet has /health too, and no pages for people.
-        unknown = path == "/health" and response.status == 404
+        # A server of SGLang that does not serve yet has these too, and no pages for people.
+        unknown = path in _ALWAYS and response.status == 404
         if method == "GET" and (unknown or _is_page(said)):
             return self._foreign(path, response.status, said)
         return self._failure(
@@ -175,7 +185,7 @@ class Server:
             f"what answers at {self.url} is not an SGLang server",
             where=f"{self.url}{path}: HTTP {status}: {body}",
             state="it was only asked; nothing was changed",
-            next="check the address (--url; of bench.sh serving: --arm)",
+            next=f"check the address ({self.option})",
         )
 
     def _late(self, path: str) -> Failure:
@@ -186,7 +196,7 @@ class Server:
         )
 
     def _broken(self, error: Exception, path: str) -> Failure:
-        return self._failure(f"the answer broke off: {_cut(str(error))}", path)
+        return self._failure(f"the answer broke off: {_cut(_broken_off(error))}", path)
 
     def _unreachable(self, error: Exception) -> Failure:
         return Unreachable(
@@ -216,6 +226,22 @@ def web_address(text: str) -> str:
     if not parts.hostname or parts.port == 0:
         raise ValueError(f"{text!r} is no address such as http://127.0.0.1:30000")
     return text
+
+
+def same_server(one: str, other: str) -> bool:
+    """Whether two URLs are two ways to write one server's address."""
+    return _address(one) == _address(other)
+
+
+def _address(url: str) -> tuple[str, str, int, str]:
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    return (
+        parts.scheme,
+        "127.0.0.1" if host in _HERE else host,
+        parts.port or _PORTS[parts.scheme],
+        parts.path.rstrip("/"),
+    )
 
 
 def _decoded(data: bytes, request: str) -> Any:
@@ -257,6 +283,16 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__
     return getattr(error, "strerror", None) or str(error)
+
+
+def _broken_off(error: BaseException) -> str:
+    """What http.client and urllib3 tell as a tuple, in words."""
+    cause = error.args[-1] if error.args else error
+    if not isinstance(cause, IncompleteRead):
+        return str(cause) or type(cause).__name__
+    # In chunks the length was never told.
+    missing = f"{cause.expected} bytes" if cause.expected else "the rest"
+    return f"the connection ended, and {missing} did not come"
 
 
 def _cut(text: str, shown: int = _SHOWN) -> str:

@@ -129,16 +129,19 @@ def tells(name: str) -> bool:
     return name >= TELLS_FROM
 
 
-def require(build: Build, wanted: str, series: Series) -> None:
+def require(
+    build: Build, wanted: str, series: Series, asked_by: str = "--build "
+) -> None:
     """Raise Failure(SERVER) unless the build is the wanted one: "stock", or a patch of the series.
 
-    A patch before 0025 can't be told apart from stock: the server says nothing.
+    A patch before 0025 can't be told apart from stock: the server says nothing. asked_by is what stands
+    before the build's name on the command line.
     """
     if wanted == STOCK:
         if build.state is not None:
             raise _failure(
                 f"the server is patched ({build.checkpoint}), and a stock one is wanted",
-                next="serve the unpatched release, or leave out --build stock",
+                next=f"serve the unpatched release, or ask for this one: {asked_by}{build.checkpoint}",
             )
         return
     name = series.find(wanted).name
@@ -146,7 +149,8 @@ def require(build: Build, wanted: str, series: Series) -> None:
         raise _failure(
             "this server is not a patched build: its /server_info names no patches",
             next=(
-                "serve the patched tree with scripts/serve.sh; for a stock server say --build stock"
+                "serve the patched tree with scripts/serve.sh; for a stock server say "
+                f"{asked_by}{STOCK}"
                 if tells(name)
                 else f"a server before {TELLS_FROM} can't tell: scripts/bench.sh steps reads its tree, "
                 "--tree NAME=DIR"
@@ -168,7 +172,7 @@ def require(build: Build, wanted: str, series: Series) -> None:
     if build.checkpoint != name:
         raise _failure(
             f"the server stands at {build.checkpoint}, and {name} is wanted",
-            next=f"serve that one, or ask for this one: --build {build.checkpoint}",
+            next=f"serve that one, or ask for this one: {asked_by}{build.checkpoint}",
         )
 
 

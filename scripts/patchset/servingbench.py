@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import statistics
@@ -10,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .askserver import web_address
+from .askserver import same_server, web_address
 from .errors import Exit, Failure
 from .listing import columns
 from .workload import Workload
 
 FIGURES = ("output_throughput", "median_ttft_ms", "median_tpot_ms")
 _TAIL = 15
+# From a cold disk it takes a minute.
+_IMPORT_SECONDS = 300
 # Files and keys are named after arms, and some after the number of a patch.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -28,6 +31,11 @@ class Arm:
     name: str
     url: str
     build: str | None = None
+
+    @property
+    def asked_by(self) -> str:
+        """What stands before a build that this server must be, on the command line."""
+        return f"--arm {self.name}={self.url}@"
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,19 @@ def parse_arm(text: str) -> Arm:
     return Arm(name, url, build or None)
 
 
+def unfit(arms: Sequence[Arm]) -> str | None:
+    """Why these arms can't be compared with each other; None for arms that can."""
+    for one, other in itertools.combinations(arms, 2):
+        if one.name == other.name:
+            return "two arms have the same name"
+        if same_server(one.url, other.url):
+            return (
+                f"{one.name} and {other.name} are one server, {one.url}: each arm needs its own, "
+                "at another port"
+            )
+    return None
+
+
 def order(arms: Sequence[Arm], workload: Workload) -> Iterator[tuple[int, int, Arm]]:
     """(concurrency, round, arm) of each run: every other round goes the other way round."""
     for concurrency in workload.concurrency:
@@ -57,6 +78,28 @@ def order(arms: Sequence[Arm], workload: Workload) -> Iterator[tuple[int, int, A
             yield from (
                 (concurrency, turn, arm) for arm in (arms if turn % 2 else arms[::-1])
             )
+
+
+def require_starting(python: str, environment: Mapping[str, str]) -> None:
+    """Raise Failure(ENVIRONMENT) where this interpreter can't import sglang.bench_serving."""
+    try:
+        done = subprocess.run(
+            [python, "-c", "import sglang.bench_serving"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_IMPORT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        why = f"not imported in {_IMPORT_SECONDS} s"
+        raise _unfit_python(python, why) from None
+    except OSError as error:
+        raise _unfit_python(python, error.strerror or str(error)) from None
+    if done.returncode:
+        said = done.stdout.decode("utf-8", "replace").strip().splitlines()
+        why = said[-1] if said else f"exit code {done.returncode}"
+        raise _unfit_python(python, why.removeprefix("ModuleNotFoundError: "))
 
 
 class Bench:
@@ -180,13 +223,12 @@ class Bench:
         return figures
 
     def _unfit(self, why: str) -> Failure:
-        return Failure(
-            Exit.ENVIRONMENT,
-            f"sglang.bench_serving can't be started: {why}",
-            where=self._python,
-            state=f"what was measured before is in {self._folder}",
-            next="name an interpreter that has SGLang and its dependencies: --python PY",
-        )
+        return _unfit_python(self._python, why, self._state())
+
+    def _state(self) -> str:
+        if not any(self._folder.iterdir()):
+            return "nothing was measured"
+        return f"what was measured before is in {self._folder}"
 
     def _failure(
         self, arm: Arm, what: str, said: str, next: str = "look into the server's log"
@@ -195,7 +237,7 @@ class Bench:
             Exit.SERVER,
             f"{arm.name}: {what}",
             where="\n".join([arm.url, *said.strip().splitlines()[-_TAIL:]]),
-            state=f"what was measured before is in {self._folder}",
+            state=self._state(),
             next=next,
         )
 
@@ -243,6 +285,18 @@ def table(rows: Sequence[dict]) -> list[str]:
 def as_json(runs: Sequence[Run]) -> list[dict]:
     """The runs in the order in which they were made."""
     return [asdict(run) for run in runs]
+
+
+def _unfit_python(
+    python: str, why: str, state: str = "nothing was measured"
+) -> Failure:
+    return Failure(
+        Exit.ENVIRONMENT,
+        f"sglang.bench_serving can't be started: {why}",
+        where=python,
+        state=state,
+        next="name an interpreter that has SGLang and its dependencies: --python PY",
+    )
 
 
 def _lines(file: Path) -> list[str]:

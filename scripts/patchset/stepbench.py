@@ -213,7 +213,8 @@ def told(
     if tree and build.state is None:
         build = serverbuild.build_in(tree, build.release, series, checkpoints)
         told_by = "tree"
-    serverbuild.require(build, arm.build or series.patches[-1].name, series)
+    wanted = arm.build or series.patches[-1].name
+    serverbuild.require(build, wanted, series, arm.asked_by)
     return {
         "build": build.as_json(),
         "told_by": told_by,

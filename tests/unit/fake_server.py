@@ -27,7 +27,7 @@ class Fake:
     Attributes:
         patches: what each part of /server_info says of the patches; None for a stock server.
         failing: path -> how its answers fail: "empty", "half", "no json", "error", "refuse",
-            "hang", "drip", "cut", "page", "unknown".
+            "hang", "drip", "cut", "chunk", "page", "page with 200", "unknown".
         generate: prompt text or ids -> the tokens and gaps of /generate.
         parts_at: with factor 2, the place of random tokens at which another one is the best.
         lives_for: requests of /generate that it answers before it is gone.
@@ -194,6 +194,10 @@ class _Handler(BaseHTTPRequestHandler):
             return time.sleep(30)
         if how == "refuse":
             return self._send({"error": {"message": "no room for this"}}, 500)
+        if how == "page with 200":
+            return self._raw(b"\n<html>\n<body>a portal</body></html>")
+        if how == "chunk":
+            return self._chunk()
         if how == "page":
             page = f"<!DOCTYPE HTML>\n<title>Error</title>{'<p>not found' * 30}"
             return self._raw(page.encode(), 404)
@@ -302,6 +306,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data) + 100))
         self.end_headers()
         self.wfile.write(data)
+
+    def _chunk(self) -> None:
+        """The begin of an answer in chunks, whose second one has no length."""
+        self.protocol_version = "HTTP/1.1"
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"2\r\n{}\r\n")
+        self.close_connection = True
 
     def _drip(self) -> None:
         self._head("application/json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from made_wheel import ROOT, patchset
 from patchset import serverfacts, servingbench, workload
 from patchset.errors import Exit, Failure
 from patchset.servingbench import Arm, Run, order, parse_arm, summary
-from test_smoke import patched
+from test_smoke import TIP, patched
 
 # What stands for sglang.bench_serving.
 BENCH = Path(__file__).with_name("fake_bench_serving.py")
@@ -137,7 +138,7 @@ def test_a_server_that_fails_the_smoke_is_not_measured(place):
     [
         ({"architecture": "LlamaForCausalLM"}, "wrong model: /m is LlamaForCausalLM"),
         ({"failing": {CHAT: "empty"}}, "the answer is empty"),
-        ({"failing": {CHAT: "half"}}, "broke off after 1 pieces"),
+        ({"failing": {CHAT: "half"}}, "broke off after 1 piece,"),
         ({"failing": {CHAT: "hang"}}, "no whole answer in 1 s"),
     ],
 )
@@ -158,7 +159,13 @@ def test_a_server_that_does_not_answer_is_named_as_an_arm(place):
 def test_an_unpatched_server_is_not_measured_as_ours(place):
     done = bench(place, Fake(), patched())
     assert done.returncode == Exit.SERVER and "not a patched build" in done.stderr
+    assert re.search(r"say --arm a=http://127.0.0.1:\d+@stock\n", done.stderr)
     assert not (place / "out").exists()
+    done = bench(place, patched(), build="@stock")
+    assert done.returncode == Exit.SERVER and "a stock one is wanted" in done.stderr
+    assert re.search(
+        rf"ask for this one: --arm a=http://127.0.0.1:\d+@{TIP}\n", done.stderr
+    )
 
 
 def test_something_that_is_no_sglang_is_not_measured(place):
@@ -197,6 +204,14 @@ def test_a_reference_that_does_not_answer(place):
     done = bench(place, patched(), patched(), options=options)
     assert done.returncode == Exit.SERVER and "--reference URL" in done.stderr
     assert not (place / "out").exists()
+
+
+def test_an_arm_is_not_its_own_reference(place):
+    with serving(patched()) as url:
+        options = ("--arm", f"b={url}", "--weights", "random", "--reference", url + "/")
+        done = bench(place, patched(), options=options)
+    assert done.returncode == Exit.USAGE and "smoke test" not in done.stderr
+    assert f"--reference URL is b itself, {url}" in done.stderr
 
 
 def test_a_reference_for_weights_that_have_right_answers(place):
@@ -261,7 +276,10 @@ def test_a_run_that_is_none(place, how, said):
     done = bench(place, patched(), options=["--run-timeout", "2"], FAKE=how)
     assert done.returncode == Exit.SERVER and done.stdout == ""
     assert f"a: {said}" in done.stderr
-    assert f"what was measured before is in {place}/out" in done.stderr
+    wrote = how not in ("fails", "silent", "hangs")
+    before = f"what was measured before is in {place}/out"
+    assert (before if wrote else "nothing was measured") in done.stderr
+    assert (place / "out").exists() == wrote, "no empty folder stays"
     if how == "fails":
         assert "ValueError: Warmup failed" in done.stderr
 
@@ -271,7 +289,9 @@ def test_a_python_without_sglang(place):
     done = bench(place, patched())
     assert done.returncode == Exit.ENVIRONMENT
     assert "can't be started: No module named 'nothing_there'" in done.stderr
-    assert "--python PY" in done.stderr
+    assert "--python PY" in done.stderr and "nothing was measured" in done.stderr
+    assert "smoke test" not in done.stderr, "it would take minutes"
+    assert not (place / "out").exists()
 
 
 def test_a_module_that_was_not_needed(place):
@@ -330,6 +350,7 @@ def test_a_folder_that_is_there_is_not_written_into(place):
     "arms, said",
     [
         (["a=http://x", "a=http://y"], "two arms have the same name"),
+        (["a=http://x", "b=http://y", "c=http://X:80/"], "a and c are one server"),
         (["http://x"], "an arm is NAME=URL"),
         (["a=ftp://x"], "'ftp://x' needs http:// or https://"),
         (["a=127.0.0.1:30000"], "'127.0.0.1:30000' needs http:// or https://"),

@@ -200,6 +200,7 @@ def test_an_arm_is_compared_with_the_one_that_is_named(out):
         (("--rows", "0"), "'0' is no whole number above 0"),
         (("--profile-steps", "2"), "two of them are no figures"),
         (("--arm", "a=http://h:1"), "two arms have the same name"),
+        (("--arm", "c=http://h:1", "--arm", "d=http://h:1/"), "c and d are one server"),
         (("--arm", "a b=http://h:1"), "an arm is NAME=URL"),
         (("--timeout", "0"), "must be above 0"),
         (("--timeout", "inf"), "must be at most 86,400, which is a day"),
@@ -348,6 +349,11 @@ def test_what_is_no_tree(out, words, said):
 def test_a_wrong_build_is_not_measured(out, build, fake, said):
     done = steps(out, fake, build=build)
     assert done.returncode == Exit.SERVER and said in done.stderr
+    # "steps" has no option --build.
+    right = TIP if "stands at" in said or "is patched" in said else "stock"
+    assert re.search(
+        rf"next: .* --arm a=http://127\.0\.0\.1:\d+@{right}\n", done.stderr
+    )
     assert not out.exists() and "/generate" not in {path for path, _ in fake.asked}
 
 

@@ -137,6 +137,18 @@ def test_the_counted_rounds_of_the_last_concurrency(probe):
     assert "--smoked" in bench, "it was asked just before"
 
 
+@pytest.mark.parametrize(
+    "patches, active",
+    [(["0020-environ-flags"], []), (["0025-server-info"], ["--active", "A", "B"])],
+)
+def test_a_tree_that_can_t_tell_is_not_asked_for_its_paths(probe, patches, active):
+    words = ("--smoke=--active A B --timeout 9",)
+    done, _, calls = probe(*patches, words=words)
+    assert done.returncode == 0, done.stderr
+    smoke = calls[1]
+    assert smoke[5:-1] == [*active, "--timeout", "9"]
+
+
 def test_a_patch_that_can_be_told_and_a_chosen_concurrency(probe):
     words = ("--serve=--model-path 'a b' --port 7", "--smoke=--weights random")
     done, found, calls = probe(

@@ -10,7 +10,8 @@ import pytest
 
 from fake_server import CHAT, Fake, serving
 from made_wheel import patchset
-from patchset.errors import Exit
+from patchset.askserver import Server, same_server
+from patchset.errors import Exit, Failure
 from test_server_info import SERIES, told
 
 LAST = len(SERIES.patches)
@@ -88,6 +89,38 @@ def test_the_page_of_another_server_is_shown_once_and_cut():
     assert "check the address (--url" in said and "server's log" not in said
 
 
+@pytest.mark.parametrize("path", ["/server_info", "/model_info", "/v1/models"])
+def test_another_server_may_be_healthy(path):
+    said = failed(patched(failing={path: "unknown"}))
+    assert "is not an SGLang server" in said and f"{path}: HTTP 404" in said
+    assert "check the address (--url" in said and "server's log" not in said
+
+
+def test_a_page_for_a_streamed_request_is_no_stream():
+    with serving(patched(failing={"/x": "page with 200"})) as url:
+        with pytest.raises(Failure, match="is not an SGLang server") as caught:
+            list(Server(url).stream("/x", {}))
+    assert (
+        caught.value.where == f"{url}/x: HTTP 200: <html> <body>a portal</body></html>"
+    )
+
+
+@pytest.mark.parametrize(
+    "how, said",
+    [
+        ("cut", "100 bytes did not come"),
+        ("chunk", "the rest did not come"),
+    ],
+)
+def test_an_answer_that_breaks_off_is_told_in_words(how, said):
+    with serving(patched(failing={"/x": how})) as url:
+        with pytest.raises(Failure) as caught:
+            Server(url).get("/x")
+    assert (
+        caught.value.what == f"the answer broke off: the connection ended, and {said}"
+    )
+
+
 def test_another_api_has_no_health():
     said = failed(patched(failing={"/health": "unknown"}))
     assert "is not an SGLang server" in said and '{"detail": "Not Found"}' in said
@@ -124,6 +157,11 @@ def test_an_unpatched_server():
     said = failed(Fake())
     assert "not a patched build" in said and "not run: model, answer" in said
     assert smoke(Fake(), "--build", "stock").returncode == 0
+
+
+def test_a_build_is_asked_for_by_the_option_that_smoke_has():
+    assert "for a stock server say --build stock" in failed(Fake())
+    assert f"ask for this one: --build {TIP}" in failed(patched(), "--build", "stock")
 
 
 def test_a_server_of_another_patch():
@@ -165,7 +203,7 @@ def test_bytes_that_drip_are_no_answer_in_time():
 @pytest.mark.parametrize(
     "how, said",
     [
-        ("half", "broke off after 1 pieces, without [DONE]"),
+        ("half", "broke off after 1 piece, without [DONE]"),
         ("error", "the streamed answer is an error: "),
     ],
 )
@@ -203,6 +241,15 @@ def test_paths_of_upstream_where_ours_are_wanted():
     for options in (["--active"], ["--active", "SGLANG_SM120_TOPK"]):
         said = failed(fake, *options)
         assert "not every flag took the path of this series" in said and path in said
+
+
+@pytest.mark.parametrize("flags", [(), ("SGLANG_SM120_TOPK",)])
+def test_a_stock_server_has_no_path_to_ask_for(flags):
+    fake = Fake()
+    done = smoke(fake, "--build", "stock", "--active", *flags)
+    assert done.returncode == Exit.USAGE and not fake.asked
+    assert "leave out --active, or --build stock" in done.stderr
+    assert smoke(fake, "--build", "stock").returncode == 0
 
 
 def test_an_unknown_flag_is_refused_before_the_server_is_asked():
@@ -276,6 +323,45 @@ def test_one_length_alone_that_differs_is_not_hidden_by_the_others(shift, said):
         what = f"differ from those of {stock} for 1 of 4 lengths of prompts"
         assert what in done.stderr
         assert f"prompts of 6000 tokens: {said}" in done.stderr
+
+
+@pytest.mark.parametrize("other", ["{}", "{}/", "http://LOCALHOST:{port}"])
+def test_a_server_is_not_its_own_reference(other):
+    fake = patched()
+    with serving(fake) as url:
+        other = other.format(url, port=url.rpartition(":")[2])
+        words = ("--weights", "random", "--reference", other)
+        done = patchset("smoke", "--url", url, *words)
+    assert done.returncode == Exit.USAGE and not fake.asked
+    assert f"--reference URL is the server itself, {url}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "one, other, same",
+    [
+        ("http://h", "http://H:80/", True),
+        ("https://h/a/", "https://h:443/a", True),
+        ("http://0.0.0.0:1", "http://[::1]:1", True),
+        ("http://h:1", "http://h:2", False),
+        ("http://h:1/a", "http://h:1/b", False),
+        ("http://h:443", "https://h:443", False),
+        ("http://127.0.0.1:1", "http://127.0.0.2:1", False),
+    ],
+)
+def test_one_server_has_several_addresses(one, other, same):
+    assert same_server(one, other) == same
+
+
+def test_what_random_weights_were_compared_with_is_said():
+    words = ("--weights", "random", "--reference")
+    with serving(Fake()) as url:
+        done = smoke(patched(), *words, url)
+    assert f"with {url}, which is SGLang 0.5.13, unpatched or without" in done.stderr
+    with serving(patched()) as url:
+        done = smoke(patched(), *words, url, "--json")
+    said = json.loads(done.stdout)["checks"][3]["detail"]
+    assert f"with {url}, which is SGLang 0.5.13 with {LAST} of {LAST} patches" in said
+    assert ", 1 flag of it active: " in said
 
 
 def test_a_reference_that_is_not_there():

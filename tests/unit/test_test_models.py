@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.util
 import json
@@ -13,7 +14,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -24,7 +25,7 @@ sys.path.insert(0, str(ROOT / "ci"))
 import deepseek_v4  # noqa: E402
 import slice_model  # noqa: E402
 import smoke_model  # noqa: E402
-from deepseek_v4 import geometry, prompts, tokenizer  # noqa: E402
+from deepseek_v4 import folder, geometry, prompts, tokenizer  # noqa: E402
 from deepseek_v4.tensors import tensors  # noqa: E402
 
 ASSET = ROOT / "ci" / "smoke-model"
@@ -88,17 +89,68 @@ def test_the_recording_covers_every_product_and_both_sides_of_the_selection():
         assert min(each.gaps) >= smoke_model.LEAST_GAP > recording.tolerance
 
 
-def test_a_damaged_asset_is_refused(tmp_path, monkeypatch, capsys):
+def damaged(kind: str, packed: bytes) -> bytes | None:
+    """The packed weights after an accident."""
+    flipped = bytearray(packed)
+    flipped[len(packed) // 2] ^= 1
+    return {
+        "other weights": lzma.compress(b"other weights"),
+        "no archive": b"no archive",
+        "truncated": packed[: len(packed) // 2],
+        "a byte flipped": bytes(flipped),
+        "missing": None,
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind", ["other weights", "no archive", "truncated", "a byte flipped", "missing"]
+)
+def test_a_damaged_asset_is_named_and_leaves_nothing(
+    kind, tmp_path, monkeypatch, capsys
+):
     asset = tmp_path / "asset"
     shutil.copytree(ASSET, asset)
     monkeypatch.setattr(smoke_model, "ASSET", asset)
-    (asset / "model.safetensors.xz").write_bytes(lzma.compress(b"other weights"))
-    place = tmp_path / "place"
-    assert smoke_model.main(["unpack", str(place)]) == 1
-    assert "the packed weights are damaged" in capsys.readouterr().err
-    (asset / "model.safetensors.xz").write_bytes(b"no archive")
-    assert smoke_model.main(["unpack", str(place)]) == 1
-    assert not list(place.iterdir())
+    file = asset / "model.safetensors.xz"
+    data = damaged(kind, file.read_bytes())
+    file.unlink() if data is None else file.write_bytes(data)
+    place = tmp_path / "new" / "place"
+    assert smoke_model.main(["unpack", str(place)]) == 4
+    said = capsys.readouterr().err
+    assert said.startswith("error: the packed smoke model is damaged: ")
+    assert f"where: {file}\n" in said and "next:  restore the file: git" in said
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README.md"])
+def test_a_folder_with_another_model_is_not_unpacked_over(name, tmp_path, capsys):
+    (tmp_path / name).write_text("of another model")
+    assert smoke_model.main(["unpack", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path} is not empty, and not the smoke model: config.json" in said
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "of another model"
+
+
+def test_unpacking_twice_leaves_the_same_files(checkpoint, capsys):
+    before = {each: each.stat().st_mtime_ns for each in checkpoint.iterdir()}
+    assert smoke_model.main(["unpack", str(checkpoint)]) == 0
+    assert {each: each.stat().st_mtime_ns for each in checkpoint.iterdir()} == before
+    assert capsys.readouterr().out == f"{checkpoint}\n"
+
+
+def test_an_unpacking_that_fails_leaves_nothing(tmp_path, monkeypatch, capsys):
+    write = Path.write_bytes
+
+    def full(file: Path, data: bytes) -> int:
+        if file.name == "model.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device", str(file))
+        return write(file, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert smoke_model.main(["unpack", str(tmp_path / "new" / "place")]) == 4
+    assert "No space left on device\nwhere:" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("there", ["060/config.json", ".060.part/config.json"])
@@ -107,7 +159,7 @@ def test_needles_are_not_trained_into_a_folder_with_something(there, tmp_path, c
     file.parent.mkdir(parents=True)
     file.write_text("of an earlier run")
     words = ["long", str(tmp_path / "no-state"), str(tmp_path / "out")]
-    assert smoke_model.main(words) == 1
+    assert smoke_model.main(words) == 2
     assert f"{tmp_path / 'out'} is not empty" in capsys.readouterr().err
     assert file.read_text() == "of an earlier run"
 
@@ -132,12 +184,14 @@ def test_the_last_checkpoint_stays_when_two_are_of_one_second(tmp_path, monkeypa
         monkeypatch.setattr(deepseek_v4, name, stand_in, raising=False)
     start, out = tmp_path / "start", tmp_path / "out"
     start.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (start / name).touch()
     words = ["long", str(start), str(out), "--device", "cpu", "--seconds", "7"]
     assert smoke_model.main(words) == 0
     assert [folder.name for folder in out.iterdir()] == ["007"]
     assert (out / "007" / "weights").read_text() == "last"
     # The same command again finds them.
-    assert smoke_model.main(words) == 1
+    assert smoke_model.main(words) == 2
     assert (out / "007" / "weights").read_text() == "last"
 
 
@@ -175,8 +229,9 @@ def test_a_slice_has_flashs_layers_by_turns():
     config = made.config()
     assert (config["hidden_size"], config["num_attention_heads"]) == (4096, 64)
     assert config["sm120_weights"] == "random"
-    with pytest.raises(ValueError, match="3 layers or more"):
+    with pytest.raises(ValueError, match="3 layers, one of each kind"):
         geometry.flash_slice(2)
+    assert geometry.flash_slice(4).expert_width == 2048
     narrow = geometry.flash_slice(4, expert_width=512)
     assert narrow.config()["moe_intermediate_size"] == 512
 
@@ -229,18 +284,132 @@ def test_random_tensors_depend_on_name_and_seed_alone():
 def test_a_python_that_lacks_a_package_writes_no_slice(tmp_path, words, lacks):
     command = [sys.executable, "-S", str(ROOT / "ci" / "slice_model.py"), *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == 4 and "Traceback" not in done.stderr
     assert lacks in done.stderr and sys.executable in done.stderr
     assert not (tmp_path / "M").exists()
 
 
 @pytest.mark.parametrize("words", [("table", "S"), ("long", "S", "D"), ("trial", "D")])
-def test_a_python_without_torch_trains_and_tries_nothing(tmp_path, words):
+def test_a_python_without_torch_trains_and_tries_nothing(words, checkpoint, tmp_path):
+    words = [
+        str(checkpoint) if word == "D" and words[0] == "trial" else word
+        for word in words
+    ]
     command = [sys.executable, "-S", str(ROOT / "ci" / "smoke_model.py"), *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.returncode == 4 and "Traceback" not in done.stderr
     assert "has no torch" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_another_release_of_transformers_is_no_bug_of_ours(
+    checkpoint, tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("torch")
+    for name in ("reference", "blocks"):
+        monkeypatch.delitem(sys.modules, f"deepseek_v4.{name}", raising=False)
+    other = ModuleType("transformers")
+    other.__path__ = []
+    monkeypatch.setitem(sys.modules, "transformers", other)
+    monkeypatch.setitem(sys.modules, "transformers.models", None)
+    monkeypatch.delattr(deepseek_v4, "reference", raising=False)
+    assert smoke_model.main(["trial", str(checkpoint)]) == 4
+    said = capsys.readouterr().err
+    assert "error: this Python has no transformers.models" in said
+    assert "transformers 5.8.1" in said
+
+
+@pytest.fixture
+def training_is_an_error(monkeypatch):
+    """What trains, and all that stands on transformers, must not be reached."""
+    for name in ("training", "convert", "reference"):
+        monkeypatch.setitem(sys.modules, f"deepseek_v4.{name}", None)
+
+
+@pytest.mark.parametrize("place", ["no-folder/state", "a-file/state"])
+def test_nothing_is_trained_for_a_place_that_can_t_be_written(
+    place, tmp_path, training_is_an_error, capsys
+):
+    (tmp_path / "a-file").touch()
+    words = ["table", str(tmp_path / place), "--steps", "2"]
+    assert smoke_model.main(words) == 4
+    assert f"error: {tmp_path / place} can't be written: " in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["a-file"]
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_a_state_is_not_trained_over(make, tmp_path, training_is_an_error, capsys):
+    make(tmp_path / "state")
+    assert smoke_model.main(["table", str(tmp_path / "state")]) == 2
+    assert f"{tmp_path / 'state'} is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["expect", "trial", "pack"])
+def test_a_missing_checkpoint_is_named(verb, tmp_path, training_is_an_error, capsys):
+    place, out = tmp_path / "nope", ["--out", str(tmp_path / "out")]
+    words = [verb, str(place), *(out if verb != "trial" else [])]
+    assert smoke_model.main(words) == 2
+    assert f"error: there is no folder {place}\n" in capsys.readouterr().err
+    place.mkdir()
+    (place / "config.json").touch()
+    assert smoke_model.main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{place} is no checkpoint: it has no model.safetensors\n" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["export", "long"])
+@pytest.mark.parametrize("kind", ["text", "empty", "missing", "no tensors"])
+def test_a_file_that_is_no_state_is_named(
+    verb, kind, tmp_path, training_is_an_error, capsys
+):
+    torch = pytest.importorskip("torch")
+    file = tmp_path / "README.md"
+    if kind == "no tensors":
+        torch.save({"weights": 3}, file)
+    elif kind != "missing":
+        file.write_text("# A page" if kind == "text" else "")
+    assert smoke_model.main([verb, str(file), str(tmp_path / "X")]) == 2
+    assert f"error: {file} is no state of the smoke model: " in capsys.readouterr().err
+    assert not (tmp_path / "X").exists()
+
+
+def test_a_checkpoint_is_not_exported_over_another(tmp_path, capsys):
+    (tmp_path / "config.json").touch()
+    assert smoke_model.main(["export", str(tmp_path / "state"), str(tmp_path)]) == 2
+    assert f"{tmp_path} is not empty" in capsys.readouterr().err
+
+
+def test_a_device_that_torch_lacks_is_told_before_anything_is_trained(
+    checkpoint, tmp_path, training_is_an_error, capsys
+):
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this torch can use the device")
+    words = ["long", str(checkpoint), str(tmp_path / "out"), "--device", "cuda"]
+    assert smoke_model.main(words) == 4
+    assert "torch can't use the device 'cuda': " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_state_that_the_disk_has_no_room_for_leaves_no_part(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    def full(state, file):
+        Path(file).touch()
+        raise RuntimeError("PytorchStreamWriter failed writing file data/0")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="PytorchStreamWriter"):
+        smoke_model._save({}, tmp_path / "state")
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_has_whole_sentences(capsys):
+    with pytest.raises(SystemExit):
+        smoke_model.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "as JSON; 1 when it does not know its products." in said
 
 
 def test_a_slice_without_room_is_not_begun(tmp_path, monkeypatch, capsys):
@@ -249,9 +418,68 @@ def test_a_slice_without_room_is_not_begun(tmp_path, monkeypatch, capsys):
         slice_model.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0)
     )
     words = ["flash", "4", str(tmp_path / "m"), "--weights"]
-    assert slice_model.main(words) == 1
-    assert "take 54.8 GB and 0.0 GB are free" in capsys.readouterr().err
-    assert not list((tmp_path / "m").iterdir())
+    assert slice_model.main(words) == 4
+    said = capsys.readouterr().err
+    assert f"take 54.8 GB and 0.0 GB are free\nwhere: {tmp_path}\n" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("layers", ["2", "0", "-1", "44", "99"])
+def test_no_slice_has_more_layers_than_flash_or_lacks_a_kind(layers, tmp_path, capsys):
+    words = ["flash", str(tmp_path / "m"), "--expert-width", "64"]
+    assert slice_model.main([words[0], "--", layers, words[1]]) == 2
+    assert f"as many as Flash; not {layers}\n" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("width", ["0", "7", "-16", "24", "2064", "1000000"])
+def test_a_width_that_sglang_cannot_run_is_refused(width, tmp_path, capsys):
+    words = ["flash", "4", str(tmp_path / "m"), f"--expert-width={width}"]
+    assert slice_model.main(words) == 2
+    said = capsys.readouterr().err
+    assert "16 to 2,048 wide, in steps of 16: SGLang's" in said
+    assert f"; not {width}\n" in said and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [["flash", "4"], ["tiny"]])
+def test_a_slice_is_not_written_over_another_model(kind, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(slice_model, "_require_packages", lambda _: None)
+    (tmp_path / "config.json").write_text("of another model")
+    assert slice_model.main([*kind, str(tmp_path)]) == 2
+    assert f"error: {tmp_path} is not empty\n" in capsys.readouterr().err
+    assert (tmp_path / "config.json").read_text() == "of another model"
+    assert slice_model.main([*kind, str(tmp_path / "config.json")]) == 2
+    assert "config.json is a file" in capsys.readouterr().err
+
+
+def test_the_same_slice_again_is_left_as_it_is(tmp_path, monkeypatch, capsys):
+    def save_rest(shape, directory):
+        for name in folder.REST:
+            (directory / name).write_text(folder.config_text(shape))
+
+    monkeypatch.setattr(slice_model, "save_rest", save_rest)
+    monkeypatch.setattr(slice_model, "_require_packages", lambda _: None)
+    words = ["flash", "4", str(tmp_path / "m"), "--expert-width"]
+    assert slice_model.main([*words, "64"]) == 0
+    before = {each: each.stat().st_mtime_ns for each in (tmp_path / "m").iterdir()}
+    assert slice_model.main([*words, "64"]) == 0
+    assert {e: e.stat().st_mtime_ns for e in (tmp_path / "m").iterdir()} == before
+    assert slice_model.main([*words, "128"]) == 2
+    assert slice_model.main([*words, "64", "--weights"]) == 2
+    assert f"{tmp_path / 'm'} is not empty" in capsys.readouterr().err
+
+
+def test_a_slice_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch, capsys):
+    def full(_, directory):
+        (directory / "config.json").touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(directory))
+
+    monkeypatch.setattr(slice_model, "save_rest", full)
+    monkeypatch.setattr(slice_model, "_require_packages", lambda _: None)
+    assert slice_model.main(["tiny", str(tmp_path / "new" / "m")]) == 4
+    said = capsys.readouterr().err
+    assert "No space left on device\n" in said and "next:" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_attention_in_blocks_is_transformers_attention(monkeypatch):

@@ -7,14 +7,16 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from .. import atomic, environment, optiontypes, serverfacts, servertree, workload
-from ..askserver import Server
+from ..askserver import Server, same_server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
-from ..servingbench import Arm, Bench, as_json, summary, table
+from ..servingbench import Arm, Bench, as_json, require_starting, summary, table, unfit
 from . import bench_steps, smoke
 
 _ARM = "--arm NAME=URL"
@@ -99,8 +101,8 @@ def register(subparsers, layout: Layout) -> None:
 
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     arms: list[Arm] = arguments.arm
-    if len({arm.name for arm in arms}) != len(arms):
-        arguments.parser.error("two arms have the same name")
+    if why := unfit(arms):
+        arguments.parser.error(why)
     if arguments.build:
         arguments.parser.error("each arm has its own: --arm NAME=URL@BUILD")
     if arguments.out and arguments.out.exists():
@@ -109,16 +111,50 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         )
     if arguments.reference and arguments.weights != "random":
         arguments.parser.error("--reference URL goes with --weights random")
+    for arm in arms[1:]:
+        if arguments.reference and same_server(arm.url, arguments.reference):
+            arguments.parser.error(
+                f"--reference URL is {arm.name} itself, {arm.url}, which would agree with anything: "
+                "name another server"
+            )
     work = workload.load(arguments.workloads, arguments.workload)
     python = arguments.python or environment.default_python()
     tree = servertree.find(layout.target, None)
+    variables = servertree.variables(tree, os.environ)
+    require_starting(python, variables)
+    named = time.strftime("%Y%m%d-%H%M%S")
+    with _kept(arguments.out or layout.target.parent / "bench" / named) as folder:
+        result = _measured(arguments, arms, work, python, variables, folder, layout)
+    if arguments.json:
+        print(json.dumps(result, indent=1))
+    else:
+        print("\n".join([*table(result["summary"]), f"raw files: {folder}{os.sep}"]))
+    return Exit.DONE
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[Path]:
+    """A new folder for raw files, which goes again when there are none."""
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _measured(
+    arguments: argparse.Namespace,
+    arms: list[Arm],
+    work: workload.Workload,
+    python: str,
+    variables: dict[str, str],
+    folder: Path,
+    layout: Layout,
+) -> dict:
+    """The runs of all arms, once each has passed the smoke test; their result is in the folder too."""
     smoked = [_smoke(layout, arguments, arm, arms[0]) for arm in arms]
     tokenizers = {arm.name: _tokenizer(arguments, arm) for arm in arms}
-    folder = arguments.out or layout.target.parent / "bench" / time.strftime(
-        "%Y%m%d-%H%M%S"
-    )
-    folder.mkdir(parents=True)
-    variables = servertree.variables(tree, os.environ)
     bench = Bench(
         python,
         variables,
@@ -149,11 +185,7 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
         "summary": summary(runs, arms),
     }
     atomic.write(folder / "result.json", json.dumps(result, indent=1).encode())
-    if arguments.json:
-        print(json.dumps(result, indent=1))
-    else:
-        print("\n".join([*table(result["summary"]), f"raw files: {folder}{os.sep}"]))
-    return Exit.DONE
+    return result
 
 
 def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) -> dict:
@@ -175,6 +207,7 @@ def _smoke(layout: Layout, arguments: argparse.Namespace, arm: Arm, first: Arm) 
         reference,
         _ARM,
         answers=not arguments.smoked,
+        asked_by=arm.asked_by,
     )
 
 

@@ -28,7 +28,7 @@ from ..errors import EXIT_CODES, Exit, Failure, Interrupted
 from ..layout import Layout
 from ..listing import columns
 from ..series import load_series
-from ..servingbench import Arm
+from ..servingbench import Arm, unfit
 
 _ARM = "--arm NAME=URL"
 _ROWS = {1: 65, 16: 65, 64: 33}
@@ -163,8 +163,8 @@ def register(actions, layout: Layout) -> None:
 def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     arms: list[Arm] = arguments.arm
     names = [arm.name for arm in arms]
-    if len(set(names)) != len(arms):
-        arguments.parser.error("two arms have the same name")
+    if why := unfit(arms):
+        arguments.parser.error(why)
     if arguments.out.exists():
         arguments.parser.error(f"--out needs a new file, and {arguments.out} is there")
     against = _against(arguments, names)

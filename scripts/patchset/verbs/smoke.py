@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from .. import (
@@ -17,11 +18,11 @@ from .. import (
     serverflags,
 )
 from .. import smoke
-from ..askserver import Server, web_address
+from ..askserver import Server, same_server, web_address
 from ..chat import Chat
 from ..errors import EXIT_CODES, Exit
 from ..layout import Layout
-from ..listing import columns
+from ..listing import columns, counted
 from ..series import Series, load_series
 from ..smoke import Check
 
@@ -50,7 +51,8 @@ def register(subparsers, layout: Layout) -> None:
         "--reference",
         type=address,
         metavar="URL",
-        help="with --weights random: a server of the stock path, to agree with",
+        help="with --weights random: another server to agree with, best one of the stock path; "
+        "the result says which build it is",
     )
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     parser.set_defaults(
@@ -112,23 +114,29 @@ def run(
     reference: Server | None,
     option: str = "--url URL",
     answers: bool = True,
+    asked_by: str = "--build ",
 ) -> dict:
     """All checks of one server; the facts for a report. Raises Failure(SERVER) unless all pass,
     and Failure(USAGE), before anything is asked, for a flag or patch that there is not.
 
     Random weights without a reference are asked nothing, and none are without answers. option is what
-    names url on the command line.
+    names url on the command line, asked_by what stands before a build.
     """
     series = load_series(arguments.patches)
     serverflags.require_routes(arguments.active or [], series)
     server = Server(url, arguments.timeout, arguments.api_key, option)
     wanted = _wanted(series, build)
     checkpoints = layout.checkpoints
+
+    def told(other: Server) -> str:
+        info = other.get("/server_info")
+        return _told(serverbuild.build_of(info, series, checkpoints))
+
     checks = [
         Check("alive", lambda: smoke.alive(server), essential=True),
         Check(
             "build",
-            lambda: _require_build(server, series, wanted, checkpoints),
+            lambda: _require_build(server, series, wanted, checkpoints, asked_by),
             essential=True,
         ),
         Check(
@@ -136,7 +144,7 @@ def run(
             lambda: smoke.served_model(server, arguments.model),
             essential=True,
         ),
-        *(_answers(server, arguments, reference) if answers else []),
+        *(_answers(server, arguments, reference, told) if answers else []),
     ]
     if wanted != serverbuild.STOCK:
         checks.append(
@@ -167,6 +175,15 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
     random = arguments.weights == "random"
     if random != bool(arguments.reference):
         arguments.parser.error("--weights random and --reference URL go together")
+    if arguments.build == serverbuild.STOCK and arguments.active is not None:
+        arguments.parser.error(
+            "a stock server has no path of this series: leave out --active, or --build stock"
+        )
+    if random and same_server(arguments.url, arguments.reference):
+        arguments.parser.error(
+            f"--reference URL is the server itself, {arguments.url}, which would agree with "
+            "anything: name another server"
+        )
     reference = None
     if arguments.reference:
         seconds, key = arguments.timeout, arguments.api_key
@@ -182,13 +199,24 @@ def _run(layout: Layout, arguments: argparse.Namespace) -> Exit:
 
 
 def _answers(
-    server: Server, arguments: argparse.Namespace, reference: Server | None
+    server: Server,
+    arguments: argparse.Namespace,
+    reference: Server | None,
+    told: Callable[[Server], str],
 ) -> list[Check]:
-    """The checks of what the model says, by the kind of its weights."""
+    """The checks of what the model says, by the kind of its weights.
+
+    told(reference) is the build that random weights are compared with, in words.
+    """
     if arguments.weights == "random":
         if reference is None:
             return []
-        return [Check("agreement", lambda: agreement.compare(server, reference))]
+
+        def agrees() -> str:
+            with_what = f"with {reference.url}, which is {told(reference)}"
+            return f"{with_what}: {agreement.compare(server, reference)}"
+
+        return [Check("agreement", agrees)]
 
     def asked(ask):
         return lambda: ask(Chat(server, smoke.served_model(server, arguments.model)))
@@ -227,6 +255,13 @@ def _answers(
     ]
 
 
+def _told(build: serverbuild.Build) -> str:
+    """A build in words, with the number of flags by which it is not upstream's path."""
+    if build.state is None or not build.ours:
+        return build.line().strip()
+    return f"{build.line().strip()}, {counted(build.ours, 'flag')} of it active"
+
+
 def _wanted(series: Series, build: str | None) -> str:
     if build == serverbuild.STOCK:
         return build
@@ -236,10 +271,10 @@ def _wanted(series: Series, build: str | None) -> str:
 
 
 def _require_build(
-    server: Server, series: Series, wanted: str, checkpoints: Path
+    server: Server, series: Series, wanted: str, checkpoints: Path, asked_by: str
 ) -> str:
     build = serverbuild.build_of(server.get("/server_info"), series, checkpoints)
-    serverbuild.require(build, wanted, series)
+    serverbuild.require(build, wanted, series, asked_by)
     return build.line()
 
 
