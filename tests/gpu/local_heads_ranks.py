@@ -46,6 +46,11 @@ FILES = (
     "layers/attention/flash_mla_sm120_triton.py",
     "layers/sm120/decode.py",
     "layers/sm120/decode.cu",
+    "layers/sm120/decode_layout.cuh",
+    "layers/sm120/decode_merge.cuh",
+    "layers/sm120/decode_products.cuh",
+    "layers/sm120/decode_work.cuh",
+    "layers/sm120/ptx.cuh",
 )
 # Who attends: the flags beside the one of the heads, and whether the card counts as an sm_120 one.
 KERNELS = {

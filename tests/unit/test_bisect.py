@@ -94,6 +94,8 @@ def test_a_loss_is_found(tree):
     made = tree("20", "20", "21", "90", "90")
     done = made.bisect("--find", "loss", "--json")
     assert json.loads(done.stdout)["name"] == "0030-step"
+    (drafted,) = json.loads((made.session / "record.json").read_text())["measurements"]
+    assert " --find loss " in drafted["command"]
 
 
 def test_where_more_is_better(tree, probe):

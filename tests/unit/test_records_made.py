@@ -63,6 +63,21 @@ def test_a_drafts_command_has_the_words_of_the_measuring_commands(own):
     assert made[1] == f"{made[0]} '--serve=--tp 2 --port 3000'"
 
 
+@pytest.mark.parametrize(
+    "probe, how",
+    [
+        ("serving:short-256-128@64", "its server passed the smoke test first"),
+        ("kernel:decode", "compared with the release's own function in the same run"),
+    ],
+)
+def test_a_draft_says_how_its_step_was_found_right(own, probe, how):
+    raw = steps(Made(own).root, VALUES) | {"probe": probe}
+    record = draft.from_steps(
+        json.dumps(raw).encode(), RAW, "0030-indexer", "0020-environ", "title"
+    )
+    assert record["measurements"][0]["correctness"]["how"] == how
+
+
 def test_a_step_that_was_skipped_is_not_recorded(own):
     recorded = Made(own)
     raw = steps(recorded.root, VALUES)

@@ -100,6 +100,7 @@ class Result:
             made = draft.from_steps(
                 *(steps, STEPS, self.culprit.name, self._before().name),
                 self.culprit.subject,
+                self.plan.find,
             )
             atomic.write(directory / DRAFT, _text(made))
         atomic.write(directory / FILE, _text(self.as_json()))

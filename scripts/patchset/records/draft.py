@@ -74,8 +74,13 @@ def _require_samples(command: str, samples: int) -> None:
         )
 
 
-def from_steps(raw: bytes, file: str, step: str, against: str, title: str) -> dict:
-    """A record of one step and the one below it, not sealed yet: a draft to be recorded."""
+def from_steps(
+    raw: bytes, file: str, step: str, against: str, title: str, find: str = "gain"
+) -> dict:
+    """A record of one step and the one below it, not sealed yet: a draft to be recorded.
+
+    find: "gain" or "loss", what a bisect of the two finds again.
+    """
     steps = json.loads(raw)
     words = "".join(f" {shlex.quote(word)}" for word in steps.get("words", ()))
     made = measurement(
@@ -83,7 +88,7 @@ def from_steps(raw: bytes, file: str, step: str, against: str, title: str) -> di
         [Raw("all", file, raw)],
         {"step": step, "against": against},
         status="measured",
-        command=f"scripts/bisect.sh --find gain --probe {steps['probe']}"
+        command=f"scripts/bisect.sh --find {find} --probe {steps['probe']}"
         f" --old {against} --new {step}{words}",
     )
     return {"id": step, "title": title, "parent": against, "measurements": [made]}

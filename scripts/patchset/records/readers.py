@@ -69,7 +69,11 @@ def _steps(raws: Raws, select: Select) -> dict[str, Any]:
         ),
         "correctness": {
             "ok": not wrong,
-            "how": "compared with the release's own function in the same run",
+            "how": (
+                "its server passed the smoke test first"
+                if raw["probe"].startswith("serving:")
+                else "compared with the release's own function in the same run"
+            ),
             "why": "; ".join(wrong) or None,
         },
     }
