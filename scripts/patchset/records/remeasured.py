@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -65,7 +64,7 @@ class Kept:
     def taken_over(self, files: Mapping[str, str]) -> list[str]:
         """The files that are other ones than before and are put in the list now: those given, and
         those named, which may be of no record."""
-        here = {file: _digest(self._root / file) for file in self.named}
+        here = {file: sums.sha256(self._root / file) for file in self.named}
         return self.others({**here, **files})
 
     def told(self, file: str) -> str:
@@ -95,7 +94,3 @@ class Kept:
                 )
             found |= {each.relative_to(top).as_posix() for each in files}
         return {sources.RAW + name for name in found & sums.names(self._raw)}
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -30,7 +30,7 @@ def problems(raw: Path, recorded: Collection[str]) -> list[str]:
         file = raw / name
         if not file.is_file():
             found.append(f"{name} is gone")
-        elif _digest(file) != digest:
+        elif sha256(file) != digest:
             found.append(f"{name} was changed: its sha256 is not that of {NAME}")
     missing = sorted({*recorded} - entries.keys())
     return found + [f"{name} was recorded, and {NAME} lacks it" for name in missing]
@@ -61,7 +61,7 @@ def require(raw: Path, recorded: Collection[str]) -> None:
 
 def put(raw: Path, new: Iterable[str]) -> None:
     """Put files in a sound list as they are now. Raises OSError."""
-    listed = {**entries(raw), **{name: _digest(raw / name) for name in new}}
+    listed = {**entries(raw), **{name: sha256(raw / name) for name in new}}
     text = "".join(f"{listed[name]}  {name}\n" for name in sorted(listed))
     atomic.write(raw / NAME, text.encode())
 
@@ -102,5 +102,6 @@ def _shown(line: str) -> str:
     return repr(line if len(line) <= _SHOWN else f"{line[:_SHOWN]}...")
 
 
-def _digest(file: Path) -> str:
+def sha256(file: Path) -> str:
+    """The sha256 of a file. Raises OSError."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
