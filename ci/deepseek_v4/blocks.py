@@ -45,7 +45,7 @@ def last_logits(
         last.answered = last.seen = None
 
 
-def _layer(self, hidden_states, input_ids=None, **options):
+def _layer(self, hidden_states, input_ids, **options):
     dtype = hidden_states.dtype
     post, comb, collapsed = self.attn_hc(hidden_states)
     output, _ = self.self_attn(self.input_layernorm(collapsed), **options)
@@ -57,7 +57,9 @@ def _layer(self, hidden_states, input_ids=None, **options):
         post[:, first:].to(dtype).unsqueeze(-1) * output.unsqueeze(-2) + mixed
     )
     post, comb, collapsed = self.ffn_hc(hidden_states)
-    output = self.mlp(self.post_attention_layernorm(collapsed), input_ids=input_ids)
+    output = self.mlp(
+        self.post_attention_layernorm(collapsed), input_ids=input_ids[:, first:]
+    )
     mixed = torch.matmul(comb.to(dtype).transpose(-1, -2), hidden_states)
     return post.to(dtype).unsqueeze(-1) * output.unsqueeze(-2) + mixed
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from .folder import save_rest
 from .geometry import Geometry
-from .tensors import tensors
+from .tensors import Tensor, tensors
 
 _WHOLE = {
     "model.embed_tokens.weight": "embed.weight",
@@ -68,9 +68,14 @@ def official(
             raise ValueError(
                 f"{name}: expected {each.shape}, got {tuple(found[name].shape)}"
             )
-        kind = torch.float32 if each.float32 else torch.bfloat16
-        made[name] = found[name].detach().cpu().to(kind).contiguous().clone()
+        made[name] = found[name].detach().cpu().to(_kind(each)).contiguous().clone()
     return made
+
+
+def _kind(tensor: Tensor) -> torch.dtype:
+    if tensor.int32:
+        return torch.int32
+    return torch.float32 if tensor.float32 else torch.bfloat16
 
 
 def save(

@@ -22,6 +22,7 @@ class Geometry:
         ratios: one for each layer: 0 (window only), 4 or 128 (tokens in a compressed entry).
         original_context, context: of YaRN and in all.
         note: what the weights are; it stands in config.json.
+        hash_layers: so many first layers choose experts by a table of tokens, the others by a learned gate.
     """
 
     hidden: int
@@ -34,6 +35,7 @@ class Geometry:
     original_context: int
     context: int
     note: str
+    hash_layers: int = 0
 
     def config(self) -> dict:
         """config.json as SGLang reads it."""
@@ -91,7 +93,7 @@ class Geometry:
             "routed_scaling_factor": 1.5,
             "scoring_func": "sqrtsoftplus",
             "swiglu_limit": 10.0,
-            "num_hash_layers": 0,
+            "num_hash_layers": self.hash_layers,
             "num_nextn_predict_layers": 0,
             "hc_mult": HC,
             "hc_sinkhorn_iters": 20,
@@ -116,7 +118,8 @@ class Geometry:
 
 
 # The trained test model. c4 comes last, so that a needle must come through its entries, and c128
-# first, so that no layer after the mixing offers a way around it.
+# first, so that no layer after the mixing offers a way around it. No layer has a learned gate: a
+# step of rounding would turn its choice somewhere, and move gaps by more than most faults do.
 SMOKE = Geometry(
     hidden=128,
     expert_width=16,
@@ -128,6 +131,7 @@ SMOKE = Geometry(
     original_context=32_768,
     context=131_072,
     note="trained test model: 72 products and codes in filler text",
+    hash_layers=3,
 )
 
 # A layer of DeepSeek-V4-Flash.

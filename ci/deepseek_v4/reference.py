@@ -60,7 +60,10 @@ def hf_config(geometry: Geometry) -> DeepseekV4Config:
         index_head_dim=128,
         index_topk=512,
         layer_types=[_LAYERS[ratio] for ratio in geometry.ratios],
-        mlp_layer_types=["moe"] * len(geometry.ratios),
+        mlp_layer_types=[
+            "hash_moe" if layer < geometry.hash_layers else "moe"
+            for layer in range(len(geometry.ratios))
+        ],
         max_position_embeddings=geometry.context,
         sliding_window=128,
         rope_theta=10000.0,

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from .geometry import HC, Geometry
 
 EXPERTS = 256
+CHOSEN = 6
 _FLOAT32 = re.compile(r"hc_|attn_sink|\.ape$|gate\.bias$")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor; float32 where the checkpoint keeps more than bfloat16."""
+    """One tensor: bfloat16, float32 where the checkpoint keeps more, or int32 for numbers of experts."""
 
     name: str
     shape: tuple[int, ...]
@@ -22,6 +23,10 @@ class Tensor:
     @property
     def float32(self) -> bool:
         return bool(_FLOAT32.search(self.name))
+
+    @property
+    def int32(self) -> bool:
+        return self.name.endswith(".tid2eid")
 
     @property
     def elements(self) -> int:
@@ -32,7 +37,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        return self.elements * (4 if self.float32 else 2)
+        return self.elements * (4 if self.float32 or self.int32 else 2)
 
 
 def tensors(geometry: Geometry) -> Iterator[Tensor]:
@@ -40,14 +45,16 @@ def tensors(geometry: Geometry) -> Iterator[Tensor]:
     hidden, vocabulary = geometry.hidden, geometry.vocabulary
     yield Tensor("embed.weight", (vocabulary, hidden))
     for layer, ratio in enumerate(geometry.ratios):
-        for name, shape in _layer(geometry, ratio):
+        for name, shape in _layer(geometry, ratio, layer < geometry.hash_layers):
             yield Tensor(f"layers.{layer}.{name}", shape)
     yield Tensor("norm.weight", (hidden,))
     yield from (Tensor(f"hc_head_{n}", s) for n, s in _mixing(hidden, HC, 1))
     yield Tensor("head.weight", (vocabulary, hidden))
 
 
-def _layer(geometry: Geometry, ratio: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _layer(
+    geometry: Geometry, ratio: int, by_token: bool
+) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, heads, groups = geometry.hidden, geometry.heads, 8
     yield "attn_norm.weight", (hidden,)
     yield "attn.wq_a.weight", (geometry.q_lora, hidden)
@@ -66,7 +73,10 @@ def _layer(geometry: Geometry, ratio: int) -> Iterator[tuple[str, tuple[int, ...
         yield from _compressor("attn.indexer.compressor", hidden, ratio, 128)
     yield "ffn_norm.weight", (hidden,)
     yield "ffn.gate.weight", (EXPERTS, hidden)
-    yield "ffn.gate.bias", (EXPERTS,)
+    if by_token:
+        yield "ffn.gate.tid2eid", (geometry.vocabulary, CHOSEN)
+    else:
+        yield "ffn.gate.bias", (EXPERTS,)
     for expert in ("shared_experts", *(f"experts.{e}" for e in range(EXPERTS))):
         yield f"ffn.{expert}.w1.weight", (geometry.expert_width, hidden)
         yield f"ffn.{expert}.w2.weight", (hidden, geometry.expert_width)
