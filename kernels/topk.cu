@@ -172,8 +172,9 @@ __device__ bool do_piece(Shared& s, const Rows& rows) {
   return completed;
 }
 
-// `first` and those after it, -1 from the `count`-th on.
-__device__ int4 neighbours(int first, int count) {
+// `first` and those after it, -1 from the `end`-th of the row on, of which the first is the `index`-th.
+__device__ int4 neighbours(int first, int index, int end) {
+  const int count = max(end, 0) - index;
   return {count > 0 ? first : -1, count > 1 ? first + 1 : -1, count > 2 ? first + 2 : -1, count > 3 ? first + 3 : -1};
 }
 
@@ -193,8 +194,8 @@ __device__ void write_quads(const Rows& rows, int row, int length, int thread) {
   for (int i = 0; i < COUNT; ++i) {
     const int index = 4 * (i * SIZE + thread);
     *reinterpret_cast<int4*>(rows.out + start + index) =
-        neighbours(located(pages[i], index, rows.page_bits), length - index);
-    if (rows.raw) *reinterpret_cast<int4*>(rows.raw + start + index) = neighbours(index, length - index);
+        neighbours(located(pages[i], index, rows.page_bits), index, length);
+    if (rows.raw) *reinterpret_cast<int4*>(rows.raw + start + index) = neighbours(index, index, length);
   }
 }
 

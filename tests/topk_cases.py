@@ -216,6 +216,7 @@ TOPK_EDGES = (
     TopkCase("edges-1024", edge_lengths(1024), 20_544, k=1024),
     TopkCase("flat-lens", (700, 513, 3), 704, lens_2d=False),
     TopkCase("negative-lens", (-1, 600, -(2**31)), 640),
+    TopkCase("negative-lens-many-rows", (-1, 600, -(2**31)) * 9, 640),
     TopkCase("past-width", (3_000, 600, 1_000), 1_000),
     TopkCase("odd-width", (1_001, 17_001), 17_001),
     TopkCase("padded-rows", (16_385, 700), 17_024, row_padding=64),
