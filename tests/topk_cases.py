@@ -233,6 +233,7 @@ TOPK_EDGES = (
     TopkCase("all-short", (1, 0, 512, 64), 262_208),
     TopkCase("one-long", (70_000,) + (3,) * 20, 70_016),
     TopkCase("many-rows", (700, 20_000) + (0,) * 1_100 + (17_000, 513), 20_032),
+    TopkCase("only-the-last-of-many-long", (3,) * 600 + (17_000,), 17_024),
     TopkCase("past-two-levels", (540_000,), 540_032),
     TopkCase("past-two-levels-1024", (300_000,), 300_032, k=1024),
 )
