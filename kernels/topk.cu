@@ -3,6 +3,7 @@
 #include "topk_memory.cuh"
 #include "topk_sift.cuh"
 #include "topk_select.cuh"
+#include "topk_short.cuh"
 
 constexpr int UNITS_AT_ONCE = 4;
 constexpr int SHARE = -1;    // the next row is one of the share
@@ -109,6 +110,14 @@ __device__ int units_of_thread(const Rows& rows, int length) {
   return units;
 }
 
+// Whether any row is long, for all threads. `length`: of the row that has the thread's number.
+__device__ bool any_long(const Rows& rows, int length) {
+  bool some = length > TILE;
+#pragma unroll 1
+  for (int row = threadIdx.x + THREADS; row < rows.batch; row += THREADS) some |= rows.length(row) > TILE;
+  return __syncthreads_or(some);
+}
+
 // Find this program's share of the long rows, which is a run of units over all of them. False if there is none.
 __device__ bool find_share(Shared& s, const Rows& rows) {
   // Read again: there are no registers to keep it in.
@@ -172,67 +181,14 @@ __device__ bool do_piece(Shared& s, const Rows& rows) {
   return completed;
 }
 
-// `first` and those after it, -1 from the `count`-th on.
-__device__ int4 neighbours(int first, int count) {
-  return {count > 0 ? first : -1, count > 1 ? first + 1 : -1, count > 2 ? first + 2 : -1, count > 3 ? first + 3 : -1};
-}
-
-// A row of at most K keys, four neighbours of one page at a time.
-template <int SIZE>
-__device__ void write_quads(const Rows& rows, int row, int length, int thread) {
-  constexpr int COUNT = (K / 4 + SIZE - 1) / SIZE;
-  const int* table = rows.table + row * rows.stride_table;
-  const long long start = (long long)row * K;
-  int pages[COUNT];
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    const int index = 4 * (i * SIZE + thread);
-    pages[i] = index < length ? __ldg(table + (index >> rows.page_bits)) : 0;
-  }
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    const int index = 4 * (i * SIZE + thread);
-    *reinterpret_cast<int4*>(rows.out + start + index) =
-        neighbours(located(pages[i], index, rows.page_bits), length - index);
-    if (rows.raw) *reinterpret_cast<int4*>(rows.raw + start + index) = neighbours(index, length - index);
-  }
-}
-
-// A row of at most K keys, by some of the threads: all of them in order, then -1.
-template <int SIZE>
-__device__ void write_all(const Rows& rows, int row, int length, int thread) {
-  if (K >= 4 * SIZE && rows.quads) {
-    write_quads<SIZE>(rows, row, length, thread);
-    return;
-  }
-  const int* table = rows.table + row * rows.stride_table;
-  const long long start = (long long)row * K;
-  int pages[K / SIZE];
-#pragma unroll
-  for (int i = 0; i < K / SIZE; ++i) {
-    const int index = i * SIZE + thread;
-    pages[i] = index < length ? __ldg(table + (index >> rows.page_bits)) : 0;
-  }
-#pragma unroll
-  for (int i = 0; i < K / SIZE; ++i) {
-    const int index = i * SIZE + thread;
-    rows.out[start + index] = index < length ? located(pages[i], index, rows.page_bits) : -1;
-    if (rows.raw) rows.raw[start + index] = index < length ? index : -1;
-  }
-}
-
 // The rows of a program: from the last program on, for with few long rows the last ones have no share of those.
 __device__ int own_row(int number) { return gridDim.x - 1 - blockIdx.x + number * gridDim.x; }
 
-// The rows that need no selection: one for each program, or one for each warp if there are more.
-__device__ void do_short_rows(const Rows& rows, int first, int first_length) {
-  if (rows.batch <= gridDim.x) {
-    if (first < rows.batch && first_length <= K) write_all<THREADS>(rows, first, first_length, threadIdx.x);
-    return;
-  }
+// The rows that need no selection, one for each warp at a time: where there are more rows than programs.
+__device__ void do_short_rows(const Rows& rows) {
   for (int row = own_row(warp()); row < rows.batch; row += WARPS * gridDim.x) {
     const int length = rows.length(row);
-    if (length <= K) write_all<32>(rows, row, length, lane());
+    if (length <= K) write_all(rows, row, length);
   }
 }
 
@@ -279,9 +235,8 @@ __device__ bool next_row(Shared& s, const Rows& rows) {
 #define PROGRAMS_PER_SM 1
 #endif
 
-// The program's only row: short, or so few that it is done without what long rows need. False if it is neither.
-__device__ bool do_only_row(Shared& s, const Rows& rows, int row, int length) {
-  if (length <= K) return true;
+// The program's only row, if it is so few keys that it is done without what long rows need.
+__device__ bool do_few(Shared& s, const Rows& rows, int row, int length) {
   if (K < UNIT / 2 && length <= UNIT / 2) {
     if (threadIdx.x < THREADS / 2) select_few<THREADS / 2>(s, rows, row, length);
     return true;
@@ -294,20 +249,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     topk_page_indices(const __grid_constant__ Rows rows) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
   s.histogram[threadIdx.x] = {};
-  // The first read of an argument takes hundreds of cycles: before the wait.
-  if (threadIdx.x < sizeof(Rows) / 4) s.lengths[threadIdx.x] = reinterpret_cast<const int*>(&rows)[threadIdx.x];
+  const bool one_each = rows.batch <= gridDim.x, may_share = rows.width > TILE;
+  const int own = own_row(0);
+  OnlyRow only(rows, own);
+  const int* length_of_thread = rows.lengths + threadIdx.x * rows.stride_length;
+  computed_here(length_of_thread);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   // Launched while the kernel before may still run: nothing of it is read or overwritten before this.
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-  const int own = own_row(0);
-  const int own_length = own < rows.batch ? rows.length(own) : 0;
-  const bool may_share = rows.width > TILE;
-  const int length = may_share && int(threadIdx.x) < rows.batch ? rows.length(threadIdx.x) : 0;
-  do_short_rows(rows, own, own_length);
-  const bool long_rows = may_share && __syncthreads_or(units_of_thread(rows, length));
-  if (!long_rows && rows.batch <= gridDim.x && do_only_row(s, rows, own, own_length)) return;
+  int length = 0;
+  if (may_share && int(threadIdx.x) < rows.batch) length = __ldg(length_of_thread);
+  bool long_rows = false;
+  int own_length;
+  if (__builtin_expect(one_each, true)) {
+    only.read();
+    // Between the read of the pages and their use, which it would otherwise wait for.
+    if (may_share) long_rows = any_long(rows, min(length, rows.width));
+    only.write(rows);
+    own_length = only.length;
+    if (__builtin_expect(!long_rows && own_length <= K, true)) return;
+    if (!long_rows && do_few(s, rows, own, own_length)) return;
+  } else {
+    own_length = rows.length(own);
+    do_short_rows(rows);
+    if (may_share) long_rows = any_long(rows, min(length, rows.width));
+  }
   // A program that has no share does its first row at once.
   const bool middle = is_middle(own_length);
   if (threadIdx.x == 0) {

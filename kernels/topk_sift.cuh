@@ -168,12 +168,12 @@ __device__ int smallest_above(Shared& s, const int4 (&keys)[QUADS], int run, int
 
 // The upper end for a histogram of an interval that all warps' keys were bracketed to. How far the warps' smallest
 // keys are apart tells how close together most keys are: where that is a few bins, outliers would leave them no more.
+// Where it is nothing, most keys may be that value or the few next to it.
 __device__ int without_outliers(const Shared& s, const Boundary& boundary) {
   const unsigned range = unsigned(boundary.hi) - unsigned(boundary.lo);
   const int highest_low = __reduce_max_sync(ALL, lane() < WARPS ? s.low[lane()] : LOWEST);
-  const unsigned apart = unsigned(highest_low) - unsigned(boundary.lo);
-  const bool crowded = apart > 0 && apart < range / (BINS / CROWDED);
-  return crowded ? boundary.lo + int(apart * CROWD) : boundary.hi;
+  const unsigned lows = unsigned(highest_low) - unsigned(boundary.lo), apart = lows > 0 ? lows : 1;
+  return apart < range / (BINS / CROWDED) ? boundary.lo + int(apart * CROWD) : boundary.hi;
 }
 
 // Go on below the outliers, of which the thread has `mine`, unless the boundary is among them.

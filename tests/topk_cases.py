@@ -216,6 +216,7 @@ TOPK_EDGES = (
     TopkCase("edges-1024", edge_lengths(1024), 20_544, k=1024),
     TopkCase("flat-lens", (700, 513, 3), 704, lens_2d=False),
     TopkCase("negative-lens", (-1, 600, -(2**31)), 640),
+    TopkCase("negative-lens-many-rows", (-1, 600, -(2**31)) * 9, 640),
     TopkCase("past-width", (3_000, 600, 1_000), 1_000),
     TopkCase("odd-width", (1_001, 17_001), 17_001),
     TopkCase("padded-rows", (16_385, 700), 17_024, row_padding=64),
@@ -232,6 +233,7 @@ TOPK_EDGES = (
     TopkCase("all-short", (1, 0, 512, 64), 262_208),
     TopkCase("one-long", (70_000,) + (3,) * 20, 70_016),
     TopkCase("many-rows", (700, 20_000) + (0,) * 1_100 + (17_000, 513), 20_032),
+    TopkCase("only-the-last-of-many-long", (3,) * 600 + (17_000,), 17_024),
     TopkCase("past-two-levels", (540_000,), 540_032),
     TopkCase("past-two-levels-1024", (300_000,), 300_032, k=1024),
 )

@@ -152,6 +152,57 @@ def test_launches_that_overlap_keep_their_order(seed):
         assert_exact(second, want[1])
 
 
+@pytest.mark.parametrize("width", (2_048, 32_768))
+def test_lengths_that_the_launch_before_writes(width, seed):
+    """A launch begins while the one before it may still run, and has its lengths from that one."""
+    kinds = (
+        (645, 5),
+        (5, 645),
+        (1_989, 453),
+        (453, 517),
+        (1_029, 965),
+        (width - 59, 5),
+    )
+    lens = [
+        torch.tensor([kinds[row % 6][side] for row in range(60)], dtype=torch.int32)
+        for side in (0, 1)
+    ]
+    # Short rows as writers: page p of a row of 512 makes 64 * p + 5 of its sixth position.
+    written = torch.zeros((60, 512), dtype=torch.int32, device=DEVICE)
+    writers = []
+    for pages in (one.to(DEVICE)[:, None] // 64 for one in lens):
+        writer = make_topk(TopkCase("w", (512,) * 60, 512, raw=False), DEVICE, seed)
+        writer.page_table.copy_(pages.expand_as(writer.page_table))
+        writers.append(writer._replace(out_page_indices=written))
+    inputs = make_topk(TopkCase("read", (width,) * 60, width), DEVICE, seed)
+    want = [
+        reference(inputs._replace(seq_lens=one.to(DEVICE)[:, None])) for one in lens
+    ]
+    readers = [
+        inputs._replace(
+            seq_lens=written[:, 5:6],
+            out_page_indices=torch.empty_like(inputs.out_page_indices),
+            out_raw_indices=torch.empty_like(inputs.out_raw_indices),
+        )
+        for _ in lens
+    ]
+    workspace = topk_workspace(60, width, 512, DEVICE)
+    run(inputs, workspace)
+    # In a graph, where a launch is ready when the one before it runs.
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for writer, reader in zip(writers, readers):
+            topk_page_indices(*writer, workspace=workspace)
+            topk_page_indices(*reader, workspace=workspace)
+    for _ in range(50):
+        for reader in readers:
+            reader.out_page_indices.fill_(UNWRITTEN)
+            reader.out_raw_indices.fill_(UNWRITTEN)
+        graph.replay()
+        for reader, result in zip(readers, want):
+            assert_exact(reader, result)
+
+
 def test_on_a_side_stream(seed):
     inputs = make_topk(TopkCase("stream", (20_000, 700), 20_032), DEVICE, seed)
     stream = torch.cuda.Stream()

@@ -150,7 +150,7 @@ def test_so_many_distinct_values(count, seed):
 
 
 @pytest.mark.parametrize("outliers", (1, 2, 20, 400, 511, 512, 600))
-@pytest.mark.parametrize("width", (1e-5, 1e-3, 1.0, 30.0))
+@pytest.mark.parametrize("width", (0.0, 1e-5, 1e-3, 1.0, 30.0))
 def test_outliers_above_scores_of_some_width(width, outliers, seed):
     lens = (1_000, 5_000, 16_384, 40_000)
     inputs = make_topk(TopkCase("outliers", lens, 40_000), seed=seed)
