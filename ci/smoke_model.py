@@ -32,11 +32,11 @@ from unpacking import RECORDING, WEIGHTS
 
 ASSET = Path(__file__).resolve().parent / "smoke-model"
 EXPECTED = ASSET / RECORDING
-# A quarter of the gaps may be off by more. Between this reference and SGLang on an H200 (fp8 caches) three
-# quarters were within 0.16 in each group; a few were off by up to 3.8, where another expert ran.
-TOLERANCE = 0.3
+# A quarter of the gaps may be off by more. With keys as SGLang's fp8 caches hold them three quarters of this
+# reference's own are within 0.05 in each group, and the farthest is off by 0.16.
+TOLERANCE = 0.1
 # Below this a token could flip by arithmetic alone: such a prompt is not recorded.
-LEAST_GAP = 0.75
+LEAST_GAP = 0.5
 
 
 def main(argv: list[str]) -> int:

@@ -26,7 +26,7 @@ import deepseek_v4  # noqa: E402
 import slice_model  # noqa: E402
 import smoke_model  # noqa: E402
 from deepseek_v4 import folder, geometry, prompts, tokenizer  # noqa: E402
-from deepseek_v4.tensors import tensors  # noqa: E402
+from deepseek_v4.tensors import Tensor, tensors  # noqa: E402
 
 ASSET = ROOT / "ci" / "smoke-model"
 
@@ -55,10 +55,52 @@ def test_the_checkpoint_has_the_tensors_of_its_geometry(checkpoint):
         for name, each in header(checkpoint / "model.safetensors").items()
     }
     assert found == {
-        each.name: (each.shape, "F32" if each.float32 else "BF16")
-        for each in tensors(geometry.SMOKE)
+        each.name: (each.shape, dtype(each)) for each in tensors(geometry.SMOKE)
     }
     assert len(found) == 2387
+
+
+def dtype(tensor: Tensor) -> str:
+    if tensor.int32:
+        return "I32"
+    return "F32" if tensor.float32 else "BF16"
+
+
+def test_no_layer_of_the_checkpoint_has_a_learned_gate(checkpoint):
+    """Rounding turns a learned gate's choice somewhere, which moves gaps by more than most faults.
+
+    A table of tokens can't be turned: what is off then is off by the arithmetic that is tested. A learned gate
+    runs in the slice model.
+    """
+    config = json.loads((checkpoint / "config.json").read_text())
+    assert config["num_hash_layers"] == config["num_hidden_layers"] == 3
+    gates = {
+        name for name in header(checkpoint / "model.safetensors") if "gate" in name
+    }
+    gates = {name.partition(".ffn.")[2] for name in gates if ".ffn.gate." in name}
+    assert gates == {"gate.weight", "gate.tid2eid"}
+    assert geometry.flash_slice(4).config()["num_hash_layers"] == 0
+
+
+def test_each_token_names_six_experts_and_the_used_ones_are_there(checkpoint):
+    data = (checkpoint / "model.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    entries = json.loads(data[8 : 8 + size])
+
+    def stored(name: str) -> bytes:
+        start, end = entries[name]["data_offsets"]
+        return data[8 + size + start : 8 + size + end]
+
+    asked = [each.text + each.answer for each in prompts.recorded()]
+    tokens = {token for text in asked for token in tokenizer.encode(text)}
+    for layer in range(3):
+        table = struct.unpack("<1920i", stored(f"layers.{layer}.ffn.gate.tid2eid"))
+        chosen = [table[row * 6 : row * 6 + 6] for row in range(320)]
+        assert all(len(set(six)) == 6 and min(six) >= 0 for six in chosen)
+        assert max(table) < 256
+        for expert in {e for token in tokens for e in chosen[token]}:
+            name = f"layers.{layer}.ffn.experts.{expert}.w1.weight"
+            assert any(stored(name)), name
 
 
 def test_the_checkpoint_is_the_one_whose_answers_are_recorded(checkpoint):
@@ -86,7 +128,9 @@ def test_the_recording_covers_every_product_and_both_sides_of_the_selection():
         assert each.prompt_tokens == len(tokenizer.encode(each.prompt))
         assert each.text == tokenizer.decode(list(each.ids))
         assert each.ids[-1] == tokenizer.EOS_ID and len(each.gaps) == len(each.ids)
-        assert min(each.gaps) >= smoke_model.LEAST_GAP > recording.tolerance
+        assert min(each.gaps) >= smoke_model.LEAST_GAP
+    # A gap that is off by as much as is allowed is far from another text.
+    assert recording.tolerance == smoke_model.TOLERANCE <= smoke_model.LEAST_GAP / 5
 
 
 def damaged(kind: str, packed: bytes) -> bytes | None:
