@@ -1,8 +1,8 @@
 """Recorded answers of the smoke model, and the comparison of a server's answers with them.
 
 Text alone is a coarse test: many broken kernels still give 391. They move the gap between the two best
-log-probabilities of most tokens, so gaps are compared too. Rounding moves a few gaps far (another expert
-runs), and the others hardly: so most gaps of a group must be near, and some may be off.
+log-probabilities of most tokens, so gaps are compared too. Rounding moves most gaps hardly and a few by
+more: so most gaps of a group must be near, and some may be off.
 """
 
 from __future__ import annotations
