@@ -164,6 +164,8 @@ def test_each_error_is_found_as_stated(error):
             f"gaps of {len(quartiles)} groups, off by {min(quartiles):.2f} to {max(quartiles):.2f}"
         )
     assert parts and by == "; ".join(parts)
+    # Well over the bound somewhere, or other texts in more than one place.
+    assert sum(wrong for wrong, _ in texts.values()) > 1 or max(quartiles) > 3 * BOUND
 
 
 def test_forced_experts():
