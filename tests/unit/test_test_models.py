@@ -543,11 +543,11 @@ def test_attention_in_blocks_is_transformers_attention(monkeypatch):
             last = blocks.last_logits(model, ids, 3)
             with attention_of_transformers(model):
                 upstream = model(input_ids=ids, use_cache=False).logits
-        assert upstream.abs().max() > 0.5
+        assert upstream.abs().max() > 0.3
         # Where two scores are nearly alike, the last place of 512 may go to either.
         off = (ours - upstream).abs().amax(-1).flatten()
-        assert (off < 1e-3).float().mean() > 0.97 and off[:130].max() < 1e-3
-        assert (last - ours[:, -3:]).abs().max() < 1e-3
+        assert (off < 1.25e-4).float().mean() > 0.97 and off[:130].max() < 1.25e-4
+        assert (last - ours[:, -3:]).abs().max() < 1.25e-4
 
 
 @contextmanager
