@@ -192,6 +192,24 @@ def test_whichever_block_is_last_the_result_is_the_same(small_tile, seed):
     assert_exact(inputs)
 
 
+def test_each_program_has_its_share_of_a_row_and_no_more(seed):
+    """Nine units and four programs, each run by itself: its share is what it leaves maxima of."""
+    inputs = make_topk(TopkCase("shares", (17_000,), 17_024), seed=seed)
+    groups = -(-17_000 // 32)
+    written = []
+    for program in range(4):
+        workspace = topk_workspace(*inputs.scores.shape, 512, "cpu")
+        workspace.maxima.fill_(GARBAGE)
+        # Whatever is done again, the row is not complete: no selection follows.
+        workspace.arrived.fill_(-1_000)
+        launch = plan(*inputs, workspace=workspace)
+        cuda_on_cpu.run_blocks(launch, [program] * launch.grid)
+        written.append(workspace.maxima[:groups] != GARBAGE)
+    assert launch.grid == 4
+    assert torch.stack(written).sum(0).tolist() == [1] * groups
+    assert [int(one.sum()) for one in written] == [192, 192, groups - 384, 0]
+
+
 def test_a_workspace_is_good_for_call_after_call(small_tile, seed):
     workspace = topk_workspace(8, 140_032, 512, "cpu")
     for number, lens in enumerate(
