@@ -29,7 +29,15 @@ from .config import (
     has_large_sms,
     sm_count,
 )
-from .indexer_page import load_page, load_row, logits
+from .indexer_page import (
+    load_page,
+    load_q,
+    load_row_and_page,
+    load_weights,
+    logits,
+    store,
+)
+from .indexer_rows import find_row, page_ends, pages_of
 
 DIM = 128
 PAGE = 64
@@ -66,44 +74,6 @@ CONFIGS = {
 }
 
 
-@triton.jit
-def _pages(
-    lens_ptr,
-    stride_len,
-    rows,
-    batch,
-    max_seq_len,
-    skip_below,
-    PAGE: tl.constexpr,
-):
-    """The pages that each of ``rows`` has to score."""
-    length = tl.load(
-        lens_ptr + rows.to(tl.int64) * stride_len, mask=rows < batch, other=0
-    )
-    length = tl.minimum(length, max_seq_len)
-    return tl.where(length > tl.maximum(skip_below, 0), tl.cdiv(length, PAGE), 0)
-
-
-@triton.jit
-def _page_ends(
-    lens_ptr,
-    stride_len,
-    row0,
-    batch,
-    max_seq_len,
-    skip_below,
-    LANES: tl.constexpr,
-    PAGE: tl.constexpr,
-):
-    """Running sums over the pages of two blocks of rows, one after the other, and the sum of all."""
-    rows = row0 + tl.arange(0, LANES)
-    pages = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
-    rows = LANES + rows
-    more = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
-    more_ends = tl.sum(pages, 0) + tl.cumsum(more, 0)
-    return tl.cumsum(pages, 0), more_ends, tl.sum(pages + more, 0)
-
-
 @triton.jit(
     do_not_specialize=[
         "batch",
@@ -135,6 +105,7 @@ def _paged_mqa_logits_kernel(
     LANES: tl.constexpr,
     DOT_DTYPE: tl.constexpr,
     STAGES: tl.constexpr,
+    PTX: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     """Each program takes an equal share of the pages that all rows ask for."""
@@ -142,71 +113,101 @@ def _paged_mqa_logits_kernel(
         # Launched while the kernel before may still run: nothing of it is read or overwritten before this.
         gdc_wait()
         gdc_launch_dependents()
-    offs_row = tl.arange(0, LANES)
-    offs_key = tl.arange(0, PAGE)
 
-    # Blocks of as many rows as a warp has lanes: so each warp sums up by itself, and a reduction is no barrier on
-    # the way to the first load.
-    ends, more_ends, block_pages = _page_ends(
-        lens_ptr, stride_len, 0, batch, max_seq_len, skip_below, LANES, PAGE
+    ends, more_ends, block_pages = page_ends(
+        lens_ptr, stride_len, 0, batch, max_seq_len, skip_below, LANES, PAGE, PTX
     )
     total = block_pages
     for row0 in range(2 * LANES, batch, LANES):
-        rows = row0 + offs_row
-        pages = _pages(lens_ptr, stride_len, rows, batch, max_seq_len, skip_below, PAGE)
-        total += tl.sum(pages, 0)
-    share = 1
-    if total > tl.num_programs(0):
-        share = tl.cdiv(total, tl.num_programs(0))
-    first = tl.program_id(0) * share
-    last = tl.minimum(first + share, total)
+        rows = row0 + tl.arange(0, LANES)
+        at = lens_ptr + rows.to(tl.int64) * stride_len
+        total += tl.sum(pages_of(at, rows, batch, max_seq_len, skip_below, PAGE), 0)
 
-    base = 0  # pages of the rows before row0
-    row0 = 0
-    while base < last:
-        work = tl.maximum(first - base, 0)
-        stop = tl.minimum(last - base, block_pages)
-        while work < stop:
-            # The rows that end at or before this page: how many, and where the last of them ends.
-            ended = ends <= work
-            more_ended = more_ends <= work
-            count = tl.sum(ended.to(tl.int32) + more_ended.to(tl.int32), 0)
-            start = tl.max(
-                tl.maximum(
-                    tl.where(ended, ends, 0), tl.where(more_ended, more_ends, 0)
-                ),
-                0,
-            )
+    if total <= tl.num_programs(0):
+        # At most one page each, found by a path of its own: no time for what only a longer share needs.
+        work = tl.program_id(0)
+        if work < total:
+            row0 = 0
+            while work >= block_pages:
+                work -= block_pages
+                row0 += 2 * LANES
+                ends, more_ends, block_pages = page_ends(
+                    lens_ptr,
+                    stride_len,
+                    row0,
+                    batch,
+                    max_seq_len,
+                    skip_below,
+                    LANES,
+                    PAGE,
+                    PTX,
+                )
+            count, start = find_row(ends, more_ends, work)
             # 64 bits before the strides: row * width and page * bytes both pass 2**31.
             row = (row0 + count).to(tl.int64)
-            length = tl.minimum(tl.load(lens_ptr + row * stride_len), max_seq_len)
-            row_table = table_ptr + row * stride_table
-            row_out = out_ptr + row * stride_out
             index = work - start
-            page_stop = tl.minimum(stop - start, tl.cdiv(length, PAGE))
-            if page_stop - index == 1:
-                # Nothing to hide the loads behind but each other.
-                id = tl.load(row_table + index)
-                q, weight = load_row(q_ptr, weights_ptr, row, HEADS, DIM)
-                key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
-                logit = logits(key, scale, q, weight, DOT_DTYPE)
-                position = index * PAGE + offs_key
-                tl.store(row_out + position, logit, mask=position < length)
-            else:
-                q, weight = load_row(q_ptr, weights_ptr, row, HEADS, DIM)
-                for index in tl.range(index, page_stop, num_stages=STAGES):
-                    id = tl.load(row_table + index)
-                    key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
-                    logit = logits(key, scale, q, weight, DOT_DTYPE)
-                    position = index * PAGE + offs_key
-                    tl.store(row_out + position, logit, mask=position < length)
-            work = start + page_stop
-        base += block_pages
-        row0 += 2 * LANES
-        if base < last:
-            ends, more_ends, block_pages = _page_ends(
-                lens_ptr, stride_len, row0, batch, max_seq_len, skip_below, LANES, PAGE
+            id = tl.load(table_ptr + row * stride_table + index)
+            key, scale, q, weight = load_row_and_page(
+                q_ptr, kv_ptr, weights_ptr, row, id, HEADS, DIM, PAGE, PAGE_BYTES
             )
+            length = tl.minimum(tl.load(lens_ptr + row * stride_len), max_seq_len)
+            logit = logits(key, scale, q, weight, DOT_DTYPE)
+            store(out_ptr + row * stride_out, index, length, logit, PAGE, PTX)
+    else:
+        share = tl.cdiv(total, tl.num_programs(0))
+        first = tl.program_id(0) * share
+        last = tl.minimum(first + share, total)
+        base = 0  # pages of the rows before row0
+        row0 = 0
+        while base < last:
+            work = tl.maximum(first - base, 0)
+            stop = tl.minimum(last - base, block_pages)
+            while work < stop:
+                count, start = find_row(ends, more_ends, work)
+                row = (row0 + count).to(tl.int64)
+                length = tl.minimum(tl.load(lens_ptr + row * stride_len), max_seq_len)
+                row_table = table_ptr + row * stride_table
+                row_out = out_ptr + row * stride_out
+                index = work - start
+                page_stop = tl.minimum(stop - start, tl.cdiv(length, PAGE))
+                if page_stop - index == 1:
+                    id = tl.load(row_table + index)
+                    key, scale, q, weight = load_row_and_page(
+                        q_ptr,
+                        kv_ptr,
+                        weights_ptr,
+                        row,
+                        id,
+                        HEADS,
+                        DIM,
+                        PAGE,
+                        PAGE_BYTES,
+                    )
+                    logit = logits(key, scale, q, weight, DOT_DTYPE)
+                    store(row_out, index, length, logit, PAGE, PTX)
+                else:
+                    q = load_q(q_ptr, row, HEADS, DIM)
+                    weight = load_weights(weights_ptr, row, HEADS)
+                    for index in tl.range(index, page_stop, num_stages=STAGES):
+                        id = tl.load(row_table + index)
+                        key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
+                        logit = logits(key, scale, q, weight, DOT_DTYPE)
+                        store(row_out, index, length, logit, PAGE, PTX)
+                work = start + page_stop
+            base += block_pages
+            row0 += 2 * LANES
+            if base < last:
+                ends, more_ends, block_pages = page_ends(
+                    lens_ptr,
+                    stride_len,
+                    row0,
+                    batch,
+                    max_seq_len,
+                    skip_below,
+                    LANES,
+                    PAGE,
+                    PTX,
+                )
 
 
 def paged_mqa_logits(
@@ -323,6 +324,8 @@ def plan(
             LANES=32,
             DOT_DTYPE=DOT_DTYPES[dot_dtype],
             STAGES=config.num_stages,
+            # The interpreter knows no assembly.
+            PTX=not triton.knobs.runtime.interpret,
             OVERLAP=overlap,
         ),
         options=dict(
