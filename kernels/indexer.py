@@ -66,7 +66,10 @@ class LogitsConfig:
 # what fits an sm_120 SM next to each other (25.6 KB of shared memory, no spills); shares are equal,
 # so a fourth would run alone after them. 51 KB in flight an SM is 6 times what 1,792 GB/s need at a
 # latency of 0.8 us. Measured on an H200 (one run, 64 rows of 128K): five stages and four programs
-# 75.5 us, three programs 78.5, three stages 91.9, two 93.1, eight warps 101.6.
+# 75.5 us, three programs 78.5, three stages 91.9, two 93.1, eight warps 101.6. On the larger cards
+# with 64 heads no fifth program may fit beside four (97 to 128 registers a thread): where it did, programs
+# of the next launch took that place as soon as there was one, so some SMs had five of them and
+# others three (79.4 us for 75.5).
 CONFIGS = {
     "fp8": LogitsConfig(4, 5, programs_per_sm=3, programs_per_large_sm=4),
     "bf16": LogitsConfig(4, 3, programs_per_sm=3, programs_per_large_sm=3),
@@ -109,19 +112,22 @@ def _paged_mqa_logits_kernel(
     OVERLAP: tl.constexpr,
 ):
     """Each program takes an equal share of the pages that all rows ask for."""
+    # Ahead of the wait, so that the arguments are read by then; no memory that a kernel writes is.
+    rows = 2 * tl.arange(0, LANES)
+    lens_at = lens_ptr + rows.to(tl.int64) * stride_len
     if OVERLAP:
         # Launched while the kernel before may still run: nothing of it is read or overwritten before this.
         gdc_wait()
         gdc_launch_dependents()
 
     ends, more_ends, block_pages = page_ends(
-        lens_ptr, stride_len, 0, batch, max_seq_len, skip_below, LANES, PAGE, PTX
+        lens_at, rows, stride_len, batch, max_seq_len, skip_below, PAGE, PTX
     )
     total = block_pages
     for row0 in range(2 * LANES, batch, LANES):
-        rows = row0 + tl.arange(0, LANES)
-        at = lens_ptr + rows.to(tl.int64) * stride_len
-        total += tl.sum(pages_of(at, rows, batch, max_seq_len, skip_below, PAGE), 0)
+        single = row0 + tl.arange(0, LANES)
+        at = lens_ptr + single.to(tl.int64) * stride_len
+        total += tl.sum(pages_of(at, single, batch, max_seq_len, skip_below, PAGE), 0)
 
     if total <= tl.num_programs(0):
         # At most one page each, found by a path of its own: no time for what only a longer share needs.
@@ -131,14 +137,14 @@ def _paged_mqa_logits_kernel(
             while work >= block_pages:
                 work -= block_pages
                 row0 += 2 * LANES
+                later = row0 + rows
                 ends, more_ends, block_pages = page_ends(
-                    lens_ptr,
+                    lens_ptr + later.to(tl.int64) * stride_len,
+                    later,
                     stride_len,
-                    row0,
                     batch,
                     max_seq_len,
                     skip_below,
-                    LANES,
                     PAGE,
                     PTX,
                 )
@@ -197,14 +203,14 @@ def _paged_mqa_logits_kernel(
             base += block_pages
             row0 += 2 * LANES
             if base < last:
+                later = row0 + rows
                 ends, more_ends, block_pages = page_ends(
-                    lens_ptr,
+                    lens_ptr + later.to(tl.int64) * stride_len,
+                    later,
                     stride_len,
-                    row0,
                     batch,
                     max_seq_len,
                     skip_below,
-                    LANES,
                     PAGE,
                     PTX,
                 )

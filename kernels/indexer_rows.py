@@ -43,24 +43,22 @@ def _running_sums(x, PTX: tl.constexpr):
 
 @triton.jit
 def page_ends(
-    lens_ptr,
+    lens_at,
+    rows,
     stride_len,
-    row0,
     batch,
     max_seq_len,
     skip_below,
-    LANES: tl.constexpr,
     PAGE: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Running sums over the pages of a block of rows, which begins at ``row0``.
+    """Running sums over the pages of a block: up to and with each lane's first row, then its second; the sum of all.
 
-    Up to and with the first row of each lane, then the second; and the sum of all.
+    ``rows`` are the first ones of the lanes, ``lens_at`` where their lengths are.
     """
-    rows = row0 + 2 * tl.arange(0, LANES)
-    at = lens_ptr + rows.to(tl.int64) * stride_len
-    pages = pages_of(at, rows, batch, max_seq_len, skip_below, PAGE)
-    more = pages_of(at + stride_len, rows + 1, batch, max_seq_len, skip_below, PAGE)
+    pages = pages_of(lens_at, rows, batch, max_seq_len, skip_below, PAGE)
+    more_at = lens_at + stride_len
+    more = pages_of(more_at, rows + 1, batch, max_seq_len, skip_below, PAGE)
     more_ends = _running_sums(pages + more, PTX)
     return more_ends - more, more_ends, tl.sum(pages + more, 0)
 

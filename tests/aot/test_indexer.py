@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
 from cases import IndexerCase, make_indexer
-from compile_gate import compile_for
+from compile_gate import compile_for, target
 from kernels import indexer
 from kernels.config import SM120, Launch
 
@@ -63,6 +65,29 @@ def test_compiles_on_the_other_cards_that_the_flag_allows(dot_dtype, arch):
     assert machine.before_wait == (() if arch >= 90 else None)
 
 
+def test_no_more_programs_fit_the_large_cards_than_the_grid_has(monkeypatch):
+    monkeypatch.setattr(indexer, "has_large_sms", lambda device: True)
+    machine = compile_for(launch(64, "fp8"), 90)
+    per_warp = -(-machine.registers * 32 // 256) * 256
+    programs = SM120.registers_per_sm // (per_warp * machine.num_warps)
+    assert programs == indexer.CONFIGS["fp8"].programs_per_large_sm
+
+
+@pytest.mark.parametrize("arch", (90, 100, 120))
+def test_a_lane_holds_one_of_the_numbers_that_a_warp_sums_up(arch):
+    """What the shuffles of the running sums take for granted."""
+    with target(arch):
+        ir = launch(64, "fp8").compile().asm["ttgir"]
+    sums = [line for line in ir.splitlines() if "shfl.sync.up" in line]
+    assert len(sums) == 3
+    for line in sums:
+        (layout,) = set(re.findall(r"tensor<32xi32, (#\w+)>", line))
+        assert (
+            f"{layout} = #ttg.blocked<{{sizePerThread = [1], threadsPerWarp = [32],"
+            in ir
+        )
+
+
 def test_a_pool_with_gaps_between_pages_compiles_to_the_same_machine():
     dense, padded = (
         compile_for(launch(64, "fp8", padding), 120) for padding in (0, 1024)
@@ -76,8 +101,6 @@ def test_a_pool_with_gaps_between_pages_compiles_to_the_same_machine():
 
 def test_the_specialisation_is_the_same_for_every_length_width_and_batch():
     """What the JIT would key its cache on, asked of the launcher's own arguments."""
-    from compile_gate import target
-
     kernel = indexer._paged_mqa_logits_kernel
     keys = set()
     with target(120):

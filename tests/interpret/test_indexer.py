@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cases import EDGE_LENGTHS, INDEXER_EDGES, IndexerCase, make_indexer
-from kernels.indexer import DOT_DTYPES, paged_mqa_logits
+from kernels.indexer import CONFIGS, DOT_DTYPES, paged_mqa_logits
 from kernels.indexer_ref import paged_mqa_logits_ref
 from numeric import assert_bitwise_equal, assert_close
 from stock import stock_logits
@@ -126,6 +126,24 @@ def test_short_rows_are_skipped_and_the_rest_keeps_its_bits(seed):
     paged_mqa_logits(*inputs.args, out=inputs.out, skip_below=512)
     assert torch.isnan(inputs.out[[0, 2, 4]]).all()
     assert_bitwise_equal(inputs.out[[1, 3]], full[[1, 3]])
+
+
+@pytest.mark.parametrize("over", (-1, 0, 1))
+def test_about_as_many_pages_as_programs(over, seed):
+    pages = 2 * CONFIGS["fp8"].programs_per_sm + over
+    lens = (64 * (pages - 2), 0, 65)
+    inputs = make_indexer(IndexerCase("programs", lens, 64 * pages), seed=seed)
+    reference = paged_mqa_logits_ref(*inputs.args)
+    paged_mqa_logits(*inputs.args, out=inputs.out, num_sms=2)
+    assert_close(inputs.out, poisoned(reference), reference.magnitudes, TOLERANCE)
+
+
+def test_a_program_for_each_page_of_several_blocks_of_rows(seed):
+    (case,) = (case for case in INDEXER_EDGES if case.name == "rows-in-each-block")
+    inputs = make_indexer(case, seed=seed)
+    want = paged_mqa_logits(*inputs.args, out=inputs.out.clone(), num_sms=1)
+    paged_mqa_logits(*inputs.args, out=inputs.out, num_sms=len(case.lens))
+    assert_bitwise_equal(inputs.out, want)
 
 
 @pytest.mark.parametrize("num_sms", (1, 3, 50))
