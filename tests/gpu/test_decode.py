@@ -107,12 +107,11 @@ def test_the_same_bits_a_thousand_times(heads, rows, seed):
     assert not workspace.counters.any()
 
 
-@pytest.mark.skipif(
-    not has_large_sms(torch.device(DEVICE)), reason="tiles of one length need large SMs"
-)
 @pytest.mark.parametrize("rows", (4, 50, 80, 200))
 def test_a_heads_bits_are_the_same_with_other_heads(rows, seed):
-    """All 64 heads and each half of them, none shared out: few rows, more and many."""
+    """All 64 heads and each half of them, none shared out: few rows, more and many. Where an SM has 100 KB, the tiles
+    of 16 and of 32 heads are not of one length.
+    """
     far = tuple((37 * row) % 700 for row in range(rows))
     inputs = make_decode(DecodeCase("h", (128,) * rows, far, heads=64), DEVICE, seed)
     whole = run(inputs, num_splits=1)
@@ -121,9 +120,13 @@ def test_a_heads_bits_are_the_same_with_other_heads(rows, seed):
         part = inputs._replace(
             q=inputs.q[:, :, half], attn_sink=inputs.attn_sink[half].contiguous()
         )
-        for got, want in zip(run(part, num_splits=1), whole):
-            want = want.reshape(rows, 64, -1)[:, half].reshape(got.shape)
-            assert_bitwise_equal(got, want)
+        got = run(part, num_splits=1)
+        assert_attention(part, got)
+        if not has_large_sms(inputs.q.device):
+            continue
+        for one, all_heads in zip(got, whole):
+            want = all_heads.reshape(rows, 64, -1)[:, half].reshape(one.shape)
+            assert_bitwise_equal(one, want)
 
 
 def test_capture_at_one_length_replay_at_others(seed):

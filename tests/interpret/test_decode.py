@@ -99,7 +99,8 @@ def test_random_cases(number, seed):
 @pytest.mark.parametrize("number", range(2))
 def test_random_cases_of_32_heads_a_program(form, number, seed):
     draw = random.Random(seed + number)
-    inputs = make_decode(random_case(draw, (17, 32, 33, 64)), seed=seed + number)
+    case = replace(random_case(draw, (17, 32, 33, 64)), strided_q=False)
+    inputs = make_decode(case, seed=seed + number)
     grid = plan_of(inputs).grid
     order = draw.sample(range(grid), grid)
     got = run(inputs, order=order, check_reads=True, seed=number)
