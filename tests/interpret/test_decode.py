@@ -121,6 +121,19 @@ def test_each_form_of_32_heads_shares_out_rows_always_alike(form, seed):
             assert_bitwise_equal(one, other)
 
 
+def test_nothing_that_an_earlier_key_left_in_shared_memory_counts(form, seed):
+    """Keys of NaN, and then rows that have fewer keys than a tile."""
+    case = DecodeCase("left", (128,) * 4, (130,) * 4, heads=32)
+    inputs = make_decode(case, seed=seed)
+    page_bytes(inputs.k_cache)[:] = NAN_BYTE
+    page_bytes(inputs.extra_k_cache)[:] = NAN_BYTE
+    out, _ = run(inputs)
+    assert out.isnan().all()
+    case = replace(case, near=(3, 60, 0, 128), far=(0, 1, 50, 7), invalid=0.3)
+    inputs = make_decode(case, seed=seed)
+    assert_attention(inputs, run(inputs))
+
+
 @pytest.mark.parametrize(
     "large,copies,few,many",
     (
