@@ -61,17 +61,17 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, PROGRAMS_PER_SM)
   Key next;
   Share share_ahead = share;
   int stage = 0, parity = 0;
-  if (threadIdx.x < MAX_HEADS) s.sink[threadIdx.x] = sink;
-  if (APART) {
-    wait_for_keys(s, 0, 0);
-  } else {
+  if (!APART) {
     next = find_key(ahead, true);
 #pragma unroll 1
     for (int filled = 0; filled < STAGES - 1; ++filled) gather_next(s, a, filled, ahead, share_ahead, next);
-    if (AHEAD) {
-      wait_for_copies<STAGES - 2>();
-      __syncthreads();
-    }
+  }
+  if (threadIdx.x < MAX_HEADS) s.sink[threadIdx.x] = sink;
+  if (APART) {
+    wait_for_keys(s, 0, 0);
+  } else if (AHEAD) {
+    wait_for_copies<STAGES - 2>();
+    __syncthreads();
   }
   while (true) {
     const int unit = info.unit, first_tile = info.tile;

@@ -43,8 +43,9 @@ constexpr unsigned ALL = 0xffffffffu;
 // the largest so far, times 2**8, so that 2**-32 is the smallest.
 constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
 
-static_assert(TILE % 32 == 0 && TILE % GATHERING_WARPS == 0 && 32 % KEYS_PER_WARP == 0, "warps share the keys of a tile");
-static_assert(APART || 32 + 32 / KEYS_PER_WARP >= UNITS, "and their lanes a key");
+static_assert(TILE % 32 == 0 && TILE % GATHERING_WARPS == 0, "warps share the keys of a tile");
+static_assert(32 % KEYS_PER_WARP == 0, "and their lanes those of a warp");
+static_assert(APART || 32 + 32 / KEYS_PER_WARP >= UNITS, "and the bytes of a key");
 static_assert(GATHER_WARPS % 4 == 0 && WARPS % 4 == 0, "four warps at once hand over registers");
 static_assert(VECTORS * 4 * LANES_PER_HEAD == TILE, "and its scores");
 static_assert(WARPS_PER_CHUNK == 1 || WARPS_PER_CHUNK == 2, "a warp has a chunk of the values or a half");

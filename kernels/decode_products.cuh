@@ -86,7 +86,7 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
   const int first_key = warp() % KEY_WARPS * SCORE_TILES * 8;
   const Words* bytes = &s.tile[stage][(first_key + key_in_eight(row)) * STRIDE + first_chunk() * 4 + j];
   const unsigned char* exponents = s.exponents[stage][first_key + j] + first_chunk();
-  float* to = s.scores[warp() / KEY_WARPS][row];
+  float* to = &s.scores[warp() / KEY_WARPS][row][first_key + 2 * j];
 #pragma unroll 1
   for (int tiles = 0; tiles < SCORE_TILES; tiles += SCORE_UNROLL) {
     float scores[SCORE_UNROLL][M_TILES][4] = {};
@@ -139,14 +139,15 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
       for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int place = place_of(row, first_key + 8 * (tiles + n) + 2 * j);
-          *reinterpret_cast<Scores*>(to + (16 * m + 8 * half) * (TILE + SCORE_PAD) + place) = {
+          const int column = 8 * (tiles + n), moved = place_of(row, column) - column;
+          *reinterpret_cast<Scores*>(to + (16 * m + 8 * half) * (TILE + SCORE_PAD) + 8 * n + moved) = {
               scores[n][m][2 * half], scores[n][m][2 * half + 1]};
         }
       }
     }
     bytes += 8 * SCORE_UNROLL * STRIDE;
     exponents += 8 * SCORE_UNROLL * SCALES;
+    to += 8 * SCORE_UNROLL;
   }
 }
 

@@ -8,10 +8,6 @@ struct Shared {
   unsigned short value_scales[WARPS][TILE];   // f16, by chunk
   int valid[STAGES][TILE];  // by column
   Info info[STAGES];
-  // Where warps of their own gather: from where on, what they have brought, and how much is this program's.
-  alignas(16) Cursor start;
-  Arrivals arrivals[STAGES];
-  Share share;
   float sink[MAX_HEADS];
   float rescale[HEADS];
   float peak[HEADS];
@@ -19,6 +15,10 @@ struct Shared {
   int partial[WARPS];
   int row, begin, tiles;
   int merges, given_up;
+  // Where warps of their own gather: from where on, what they have brought, and how much is this program's.
+  alignas(16) Cursor start;
+  Arrivals arrivals[STAGES];
+  Share share;
 };
 static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
 static_assert(sizeof(Shared::weights) >= 2 * MAX_PROGRAMS, "merging lists parts there");

@@ -196,6 +196,7 @@ __device__ void expect_arrivals(Arrivals* at, int count) {
 }
 // What was stored to shared memory before comes before what is copied there in bulk later.
 __device__ void order_bulk_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// As `.shared::cluster` it would call a check on sm_120, and a kernel that calls keeps its registers.
 __device__ void copy_bulk(void* to, const void* from, unsigned bytes, Arrivals* at) {
   asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
