@@ -86,6 +86,13 @@ def has_large_sms(device: torch.device) -> bool:
     return device.type == "cuda" and _properties(device).major in (9, 10)
 
 
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether an SM of ``device`` copies runs of bytes to shared memory by itself, and its warps hand over
+    registers (sm_90 and later). So does the CPU's stand-in, which runs what sm_120 does.
+    """
+    return device.type != "cuda" or _properties(device).major >= 9
+
+
 def can_overlap_launches(device: torch.device) -> bool:
     """Whether a kernel may start on ``device`` while the one before still runs (programmatic launch)."""
     return device.type == "cuda" and _properties(device).major >= 9

@@ -20,12 +20,17 @@ from .nvrtc import compile_cubin
 @dataclass(frozen=True)
 class CudaKernel:
     """One ``extern "C"`` kernel of a source file, with the constants it is compiled for and the
-    dynamic shared memory of a block."""
+    dynamic shared memory of a block.
+
+    ``arch_specific``: with the instructions that only this very compute capability has (sm_90a), as
+    the handing over of registers.
+    """
 
     source: Path
     name: str
     constants: tuple[tuple[str, int], ...]
     shared_bytes: int
+    arch_specific: bool = False
 
     @lru_cache(maxsize=None)
     def cubin(self, arch: int) -> bytes:
@@ -34,7 +39,8 @@ class CudaKernel:
         Raises RuntimeError with the compiler's messages.
         """
         text = self.source.read_bytes()
-        options = [f"--gpu-architecture=sm_{arch}", "--std=c++17"]
+        suffix = "a" if self.arch_specific else ""
+        options = [f"--gpu-architecture=sm_{arch}{suffix}", "--std=c++17"]
         options += [f"-D{name}={value}" for name, value in self.constants]
         headers = _included(text, self.source.parent)
         return compile_cubin(text, self.source.name, headers, options)

@@ -12,41 +12,64 @@
 
 #include "decode_layout.cuh"
 
+#include "decode_cursor.cuh"
+
+#include "decode_shared.cuh"
+
 #include "decode_work.cuh"
+
+#include "decode_gather.cuh"
 
 #include "decode_products.cuh"
 
 #include "decode_merge.cuh"
 
-// Begin to gather the next tile of this program's, if it has one more, and find the keys of the one after it.
-__device__ void gather_next(Shared& s, const Arguments& a, int stage, Cursor& ahead, Share& share, Key& next) {
-  if (share.has(ahead.info)) gather(s, a, stage, ahead.info, next);
-  end_copy_group();
-  ahead.step(a);
-  --share.left;
-  next = find_key(ahead, share.has(ahead.info));
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, PROGRAMS_PER_SM)
     sparse_mla_decode(const __grid_constant__ Arguments a) {
   Shared& s = *reinterpret_cast<Shared*>(shared_memory);
+  if (APART && threadIdx.x < STAGES) {
+    expect_arrivals(&s.arrivals[threadIdx.x], ARRIVALS);
+    order_bulk_copies();
+  }
   wait_for_kernel_before();
+  if constexpr (APART) {
+    if (warp() >= WARPS) {
+      keep_registers<GATHER_REGISTERS>();
+      __syncthreads();
+      gather_all(s, a);
+      return;
+    }
+    // First of all: what comes before has as many registers as those that gather.
+    take_registers<OTHER_REGISTERS>();
+  }
   prefetch_first(a);
   // For all rows at once: later, each would wait for it.
   const bool has_sink = a.sink != nullptr && threadIdx.x < a.heads;
   const float sink = has_sink ? __ldg(a.sink + threadIdx.x) : -infinity();
   Cursor ahead{};
   Share share = find_share(s, a, ahead);
+  if (APART) {
+    if (threadIdx.x == 0) {
+      s.start = ahead;
+      s.share = share;
+    }
+    __syncthreads();
+  }
   if (share.left <= 0) return;
 
   Info info = ahead.info;
-  Key next = find_key(ahead, true);
+  Key next;
   Share share_ahead = share;
-  int stage = 0;
+  int stage = 0, parity = 0;
+  if (!APART) {
+    next = find_key(ahead, true);
 #pragma unroll 1
-  for (int filled = 0; filled < STAGES - 1; ++filled) gather_next(s, a, filled, ahead, share_ahead, next);
+    for (int filled = 0; filled < STAGES - 1; ++filled) gather_next(s, a, filled, ahead, share_ahead, next);
+  }
   if (threadIdx.x < MAX_HEADS) s.sink[threadIdx.x] = sink;
-  if (AHEAD) {
+  if (APART) {
+    wait_for_keys(s, 0, 0);
+  } else if (AHEAD) {
     wait_for_copies<STAGES - 2>();
     __syncthreads();
   }
@@ -60,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
     while (true) {
       // Where the tile before this one was.
       const int free = stage == 0 ? STAGES - 1 : stage - 1;
-      if (!AHEAD) {
+      if (!APART && !AHEAD) {
         wait_for_copies<STAGES - 2>();
         __syncthreads();
         gather_next(s, a, free, ahead, share_ahead, next);
@@ -70,23 +93,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
       } else {
         add_scores<false>(s, stage, q);
       }
-      __syncthreads();
-      if (AHEAD) gather_next(s, a, free, ahead, share_ahead, next);
+      sync_others();
+      if (!APART && AHEAD) gather_next(s, a, free, ahead, share_ahead, next);
       info = s.info[stage];
       row_ends = info.tile + 1 == info.tiles;
       last = --share.left <= 0 && (row_ends || info.tiles > share.whole);
       const float change = scale_values(s, stage, values);
       weigh(s, stage, softmax, row_ends || last);
       // With more than two tiles in shared memory, the next one is there by now, and needs no barrier of its own.
-      if (AHEAD) wait_for_copies<STAGES - 2>();
-      __syncthreads();
+      if (!APART && AHEAD) wait_for_copies<STAGES - 2>();
+      sync_others();
       if (value_chunk(warp()) == ROPE) {
         add_values<true>(s, stage, change, values);
       } else {
         add_values<false>(s, stage, change, values);
       }
+      if (APART) arrive_at(stage_free(stage), BLOCK_THREADS);
       stage = stage + 1 == STAGES ? 0 : stage + 1;
+      if (stage == 0) parity ^= 1;
       if (row_ends || last) break;
+      if (APART) wait_for_keys(s, stage, parity);
     }
     const int row = row_of(a, unit), group = unit - row * a.groups;
     if (row_ends && first_tile == 0) {
@@ -95,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, PROGRAMS_PER_SM)
       share_result(s, a, row, group, info, share.size, values, last);
     }
     if (last) break;
+    if (APART) wait_for_keys(s, stage, parity);
     info = s.info[stage];
   }
-  wait_for_copies<0>();
+  if (!APART) wait_for_copies<0>();
 }

@@ -11,7 +11,9 @@ so that none merges parts of two rows, and all that rows which are not cut leave
 that several programs had, each that finds all parts there within a few microseconds merges a slice, and the
 last to arrive what is left, always in the same order. No program depends on another.
 
-CUDA C++ (``decode.cu``), because Triton widens the keys through shared memory.
+CUDA C++ (``decode.cu``), because Triton widens the keys through shared memory. From compute capability 9.0 on,
+a program of 32 heads has warps that only gather, through the copy engine, and give most of their registers to
+the others.
 
 Bytes moved per row and head group: 584 a key, 2 * 1,024 a head for q and the output; and per row that is
 shared out, 2 * 2,048 a head and part. Deterministic: which program finishes last changes nothing.
@@ -19,14 +21,14 @@ shared out, 2 * 2,048 a head and part. Deterministic: which program finishes las
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Optional
 
 import torch
 
 from .checks import Checks
-from .config import has_large_sms, sm_count
+from .config import has_copy_engine, has_large_sms, sm_count
 from .cuda_cpp import CudaKernel, CudaLaunch
 from .decode_arguments import (
     DIMS,
@@ -45,6 +47,8 @@ COUNTERS = 2
 SMALL_ROW = 256
 # Programs of a launch: as many as may share one row.
 MAX_PROGRAMS = 512
+# Of a thread that only gathers. All begin with as many, and the others then have what these give back.
+GATHER_REGISTERS = 40
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ class DecodeConfig:
     """Launch shape of the attention kernel.
 
     Heads of a program in tiles of 16, keys of a tile, tiles in shared memory, steps of the loops over scores
-    and values that the compiler unrolls, programs that share an SM, warps that share the dims of a score.
+    and values that the compiler unrolls, programs that share an SM, warps that share the dims of a score, threads
+    that multiply; warps beside them that only gather, by the copy engine, and the registers that those keep. Without
+    such warps all threads gather too.
     """
 
     m_tiles: int
@@ -63,11 +69,18 @@ class DecodeConfig:
     programs_per_sm: int = 1
     dim_warps: int = 4
     threads: int = 256
+    gather_warps: int = 0
+    gather_registers: int = 0
 
     @property
     def heads(self) -> int:
         """Heads of one program."""
         return 16 * self.m_tiles
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of one program."""
+        return self.threads + 32 * self.gather_warps
 
     @property
     def partial_values(self) -> int:
@@ -82,19 +95,22 @@ class DecodeConfig:
         """Shared memory of a block: ``Shared`` of decode.cu."""
         warps = self.threads // 32
         stage = self.tile * (KEY_BYTES + 16 + SCALE_BYTES + 4) + 16
-        heads = self.heads * ((self.tile + 8) * (4 * self.dim_warps + 2) + 3 * 4)
+        scores = (self.tile + 8 * (self.tile <= 64)) * 4 * self.dim_warps
+        heads = self.heads * (scores + (self.tile + 8) * 2 + 3 * 4)
         rest = 2 * warps * self.tile + 4 * (MAX_HEADS + warps + 5)
-        return -(-(self.stages * stage + heads + rest) // 16) * 16
+        apart = 48 + 8 * self.stages + 12
+        used = -(-(self.stages * stage + heads + rest) // 16) * 16 + apart
+        return -(-used // 16) * 16
 
 
-# By tiles of heads, and by whether an SM has over 200 KB of shared memory. Two tiles of 64 keys where there is
-# room for three: with three, 2,048 rows are 3 % faster, but 64 rows 4 % slower.
-CONFIGS = {
-    (1, False): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),
-    (1, True): DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4),
-    (2, False): DecodeConfig(2, tile=32, stages=3, score_unroll=2, value_unroll=2),
-    (2, True): DecodeConfig(2, tile=64, stages=2, score_unroll=2, value_unroll=2),
-}
+FEW_HEADS = DecodeConfig(1, tile=64, stages=2, score_unroll=2, value_unroll=4)
+# Of 32 heads: without a copy engine; with it; with over 200 KB of shared memory to an SM too; and there for many rows.
+# `COPIED` is sm_120's, and was measured on an H200 only, where it takes 0.91 of what `PLAIN` takes.
+PLAIN = DecodeConfig(2, tile=32, stages=3, score_unroll=2, value_unroll=2)
+COPIED = replace(PLAIN, gather_warps=4, gather_registers=GATHER_REGISTERS)
+LARGE = replace(COPIED, tile=64, stages=2, value_unroll=4)
+LARGE_MANY = replace(LARGE, tile=128)
+CONFIGS = (FEW_HEADS, PLAIN, COPIED, LARGE, LARGE_MANY)
 
 
 @dataclass(frozen=True)
@@ -113,10 +129,16 @@ def config_for(batch: int, heads: int, device: torch.device) -> DecodeConfig:
     """The launch shape for a number of rows and heads on a device.
 
     32 heads to a program read and widen a key once for all of them; 16 give twice the programs, which is
-    faster while the GPU has a multiprocessor for each.
+    faster while the GPU has a multiprocessor for each. Tiles of 128 keys save a quarter of what a tile costs beside
+    its products, but are coarse to share out. Whether rows are many for them depends on no head: ranks that have
+    17 heads and more of a row take tiles of one length.
     """
-    few = batch * -(-heads // 16) <= sm_count(device)
-    return CONFIGS[1 if few or heads <= 16 else 2, has_large_sms(device)]
+    programs = sm_count(device)
+    if heads <= 16 or batch * -(-heads // 16) <= programs:
+        return FEW_HEADS
+    if has_large_sms(device):
+        return LARGE_MANY if 2 * batch > programs else LARGE
+    return COPIED if has_copy_engine(device) else PLAIN
 
 
 def decode_workspace(heads: int, device: torch.device | str) -> DecodeWorkspace:
@@ -126,7 +148,7 @@ def decode_workspace(heads: int, device: torch.device | str) -> DecodeWorkspace:
     heads, 129 KiB for more.
     """
     device = torch.device(device)
-    config = CONFIGS[1 if heads <= 16 else 2, has_large_sms(device)]
+    config = FEW_HEADS if heads <= 16 else PLAIN
     programs = config.programs(device)
     return DecodeWorkspace(
         partials=torch.empty(
@@ -179,7 +201,8 @@ def sparse_mla_decode(
     for the same 64 dims, one below 2**-32 of the largest counts as 0.
 
     A row's bits depend on the lengths in the batch, never on a width. None shared out, and with over 200 KB of
-    shared memory to an SM, those of a head don't depend on the other heads. Needs compute capability 8.9.
+    shared memory to an SM, those of a head don't depend on the other heads; but with more rows than half the SMs,
+    they depend on whether there are over 16. Needs compute capability 8.9.
 
     Raises ValueError on a bad shape, dtype, stride, alignment or device.
     """
@@ -270,7 +293,7 @@ def plan(
     return CudaLaunch(
         kernel=kernel(config),
         grid=grid,
-        block=config.threads,
+        block=config.block_threads,
         argument=Arguments(
             near=near,
             far=far,
@@ -300,6 +323,8 @@ def kernel(config: DecodeConfig) -> CudaKernel:
     """The kernel of a launch shape: all that is compiled; every other argument is read at run time."""
     constants = dict(
         THREADS=config.threads,
+        GATHER_WARPS=config.gather_warps,
+        GATHER_REGISTERS=config.gather_registers,
         M_TILES=config.m_tiles,
         TILE=config.tile,
         STAGES=config.stages,
@@ -315,4 +340,5 @@ def kernel(config: DecodeConfig) -> CudaKernel:
         name="sparse_mla_decode",
         constants=tuple(constants.items()),
         shared_bytes=config.shared_bytes(),
+        arch_specific=config.gather_warps > 0,
     )

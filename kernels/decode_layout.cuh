@@ -1,7 +1,14 @@
-// Sizes, arguments and shared memory of decode.cu.
+// Sizes and arguments of decode.cu.
 
 constexpr int WARPS = THREADS / 32;
 constexpr int HEADS = 16 * M_TILES;
+// Warps of their own gather the keys, by the copy engine, and the others have most of the registers.
+constexpr bool APART = GATHER_WARPS > 0;
+constexpr int BLOCK_THREADS = THREADS + 32 * GATHER_WARPS;
+constexpr int GATHERING_WARPS = APART ? GATHER_WARPS : WARPS;
+// Of a thread at first, and of one that does not gather then.
+constexpr int REGISTERS = 65536 / PROGRAMS_PER_SM / BLOCK_THREADS / 8 * 8;
+constexpr int OTHER_REGISTERS = (REGISTERS * BLOCK_THREADS - GATHER_REGISTERS * 32 * GATHER_WARPS) / THREADS / 8 * 8;
 constexpr int MAX_HEADS = 128;  // of a row
 constexpr int DIMS = 512;
 constexpr int CHUNK = 64;       // dims with one scale
@@ -18,11 +25,13 @@ constexpr int COLUMNS_PER_HEAD = VALUE_TILES / 2;     // of a thread
 constexpr int VALUE_DIMS = CHUNK / WARPS_PER_CHUNK;   // of a warp
 constexpr bool AHEAD = STAGES > 2;    // tiles are gathered so early that the next is there before this is done
 constexpr int STRIDE = UNITS + 1;  // of a key in shared memory: keys in order begin in different banks
-constexpr int KEYS_PER_WARP = TILE / WARPS;  // in gathering
+constexpr int KEYS_PER_WARP = TILE / GATHERING_WARPS;  // in gathering
 constexpr int LANES_PER_HEAD = THREADS / HEADS;
 constexpr int KEYS_PER_LANE = TILE / LANES_PER_HEAD;
 constexpr int VECTORS = KEYS_PER_LANE / 4;
 constexpr int PAD = 8;
+// Beside the scores of many keys there is no room: those of heads next to each other begin at other columns then.
+constexpr int SCORE_PAD = TILE > 64 ? 0 : PAD;
 constexpr int COLUMNS = HEADS * DIMS / 4;              // of a partial result, four values each
 constexpr int PARTIAL = HEADS * DIMS + 2 * HEADS + 4;  // with peaks, sums, and whether its program gave up
 constexpr int PARTS_AT_ONCE = 4;                       // of a slice, that a thread reads
@@ -34,8 +43,10 @@ constexpr unsigned ALL = 0xffffffffu;
 // the largest so far, times 2**8, so that 2**-32 is the smallest.
 constexpr int WEIGHT_BITS = 7, SCALE_BITS = 8;
 
-static_assert(TILE % 32 == 0 && TILE % WARPS == 0 && 32 % KEYS_PER_WARP == 0, "warps share the keys of a tile");
-static_assert(32 + 32 / KEYS_PER_WARP >= UNITS, "and their lanes a key");
+static_assert(TILE % 32 == 0 && TILE % GATHERING_WARPS == 0, "warps share the keys of a tile");
+static_assert(32 % KEYS_PER_WARP == 0, "and their lanes those of a warp");
+static_assert(APART || 32 + 32 / KEYS_PER_WARP >= UNITS, "and the bytes of a key");
+static_assert(GATHER_WARPS % 4 == 0 && WARPS % 4 == 0, "four warps at once hand over registers");
 static_assert(VECTORS * 4 * LANES_PER_HEAD == TILE, "and its scores");
 static_assert(WARPS_PER_CHUNK == 1 || WARPS_PER_CHUNK == 2, "a warp has a chunk of the values or a half");
 
@@ -96,27 +107,6 @@ struct alignas(16) Info {
   int unit, tile, tiles, begin;
 };
 
-struct Shared {
-  Words tile[STAGES][TILE * STRIDE];
-  unsigned char exponents[STAGES][TILE][SCALES];
-  float scores[DIM_WARPS][HEADS][TILE + PAD];  // by column
-  unsigned weights[HEADS][(TILE + PAD) / 2];  // f16 pairs
-  unsigned short value_scales[WARPS][TILE];   // f16, by chunk
-  int valid[STAGES][TILE];  // by column
-  Info info[STAGES];
-  float sink[MAX_HEADS];
-  float rescale[HEADS];
-  float peak[HEADS];
-  float sum[HEADS];
-  int partial[WARPS];
-  int row, begin, tiles;
-  int merges, given_up;
-};
-static_assert(sizeof(Shared) <= SHARED_BYTES, "what the launch asks for");
-static_assert(sizeof(Shared::weights) >= 2 * MAX_PROGRAMS, "merging lists parts there");
-
-extern __shared__ int4 shared_memory[];
-
 __device__ int lane() { return threadIdx.x & 31; }
 __device__ int warp() { return threadIdx.x >> 5; }
 __device__ float infinity() { return __int_as_float(0x7f800000); }
@@ -128,4 +118,6 @@ __device__ int row_of(const Arguments& a, int unit) { return a.groups == 1 ? uni
 // Of eight keys in order, the first four and the last four take turns as columns of the scores: read as
 // operands, two next to each other are four keys apart, which is half the banks.
 __device__ int column_of(int key) { return (key & ~7) | (key & 3) << 1 | (key >> 2 & 1); }
+// Of a column, in the scores of a head.
+__device__ int place_of(int head, int column) { return SCORE_PAD > 0 ? column : column ^ (head & 3) << 3; }
 __device__ int key_in_eight(int column) { return column >> 1 | (column & 1) << 2; }

@@ -149,12 +149,12 @@ __device__ void merge_columns(
 #pragma unroll 1
     for (int step = together / 2; step > 0; step /= 2) {
       merged[threadIdx.x] = sum[0];
-      __syncthreads();
+      sync_others();
       if (member < step) {
         const Merged other[1] = {merged[threadIdx.x + step * columns]};
         merge(sum[0], other);
       }
-      __syncthreads();
+      sync_others();
     }
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -169,7 +169,7 @@ __device__ void merge_columns(
       if (thread / 32 == 0 && place % COLUMNS_PER_HEAD == 0 && thread % 4 == 0) a.lse[line] = lse_of(sum[k].total);
     }
   }
-  __syncthreads();
+  sync_others();
 }
 
 // One slice of the columns, there are as many as parts; threads share the parts if there are more threads than
@@ -218,14 +218,14 @@ __device__ void share_result(Shared& s, const Arguments& a, int row, int group, 
     reinterpret_cast<Total*>(partial)[threadIdx.x] = {s.peak[threadIdx.x], s.sum[threadIdx.x]};
   }
   Counters* counters = reinterpret_cast<Counters*>(a.counters) + shares.first;
-  __syncthreads();
+  sync_others();
   int left = 0;
   if (threadIdx.x == 0) {
     arrive(s, counters, shares.gave_up(a, mine), shares.count, waits);
     // What it was is not waited for before the slices are merged.
     left = atomicAdd(&counters->left, 1);
   }
-  __syncthreads();
+  sync_others();
   if (s.merges) {
     const bool others_gave_up = s.given_up > 0;
     unsigned short* parts = reinterpret_cast<unsigned short*>(s.weights);
@@ -238,11 +238,11 @@ __device__ void share_result(Shared& s, const Arguments& a, int row, int group, 
         // More may have given up since this program arrived. Those found all parts there and merge their slices
         // too, to the same bits; which ones they are can't be seen, so every slice of the list is merged.
         if (threadIdx.x == 0) s.given_up = 0;
-        __syncthreads();
+        sync_others();
         for (int part = threadIdx.x; part < shares.count; part += THREADS) {
           if (part != mine && __ldcg(shares.gave_up(a, part))) parts[atomicAdd(&s.given_up, 1)] = part;
         }
-        __syncthreads();
+        sync_others();
         listed = s.given_up;
       }
       if (i >= listed) break;

@@ -139,7 +139,8 @@ __device__ void add_scores(Shared& s, int stage, const Query& q) {
       for (int m = 0; m < M_TILES; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          *reinterpret_cast<Scores*>(to + (16 * m + 8 * half) * (TILE + PAD) + 8 * n) = {
+          const int column = 8 * (tiles + n), moved = place_of(row, column) - column;
+          *reinterpret_cast<Scores*>(to + (16 * m + 8 * half) * (TILE + SCORE_PAD) + 8 * n + moved) = {
               scores[n][m][2 * half], scores[n][m][2 * half + 1]};
         }
       }
@@ -168,7 +169,7 @@ __device__ void weigh(Shared& s, int stage, Softmax& so_far, bool ends) {
     Vector<float> parts[DIM_WARPS];
 #pragma unroll
     for (int part = 0; part < DIM_WARPS; ++part) {
-      parts[part] = *reinterpret_cast<const Vector<float>*>(&s.scores[part][head][column]);
+      parts[part] = *reinterpret_cast<const Vector<float>*>(&s.scores[part][head][place_of(head, column)]);
     }
     const Vector<int> valid = *reinterpret_cast<const Vector<int>*>(&s.valid[stage][column]);
 #pragma unroll

@@ -1,30 +1,4 @@
-// Which tiles are a program's, and the gathering of their keys: part of decode.cu.
-
-// A point in the list of all tiles: rows one after another, the head groups of a row next to each other.
-struct Cursor {
-  Info info;
-  int near, keys;                         // of the row: in the first cache, in both
-  const int *near_indices, *far_indices;  // by position among both
-
-  __device__ void seek(const Arguments& a, int unit) {
-    const int row = row_of(a, unit);
-    info = {unit, 0, 1, info.begin};
-    near = keys = 0;
-    if (row >= a.rows) return;
-    near = a.near.length(row);
-    keys = near + a.far.length(row);
-    // A row without keys has one tile too: its outputs have to be written.
-    info.tiles = max(1, up(keys, TILE));
-    near_indices = a.near.indices + row * a.near.stride_indices;
-    far_indices = a.far.indices + row * a.far.stride_indices - near;
-  }
-
-  __device__ void step(const Arguments& a) {
-    if (++info.tile < info.tiles) return;
-    info.begin += info.tiles;
-    seek(a, info.unit + 1);
-  }
-};
+// Which tiles are a program's: part of decode.cu.
 
 __device__ int tiles_of(const Arguments& a, int row) {
   return max(1, up(a.near.length(row) + a.far.length(row), TILE));
@@ -34,7 +8,7 @@ __device__ int tiles_of(const Arguments& a, int row) {
 __device__ int sum_of_all(Shared& s, int value) {
   const int part = __reduce_add_sync(ALL, value);
   if (lane() == 0) s.partial[warp()] = part;
-  __syncthreads();
+  sync_others();
   return __reduce_add_sync(ALL, lane() < WARPS ? s.partial[lane()] : 0);
 }
 
@@ -46,30 +20,13 @@ __device__ int sum_before(Shared& s, int value, int& total) {
     const int other = __shfl_up_sync(ALL, inclusive, step);
     if (lane() >= step) inclusive += other;
   }
-  __syncthreads();
+  sync_others();
   if (lane() == 31) s.partial[warp()] = inclusive;
-  __syncthreads();
+  sync_others();
   const int part = lane() < WARPS ? s.partial[lane()] : 0;
   total = __reduce_add_sync(ALL, part);
   return __reduce_add_sync(ALL, lane() < warp() ? part : 0) + inclusive - value;
 }
-
-// A program's share of the list of all tiles: equal parts of it, so that a long row is many programs' work. A
-// row and group of at most `whole` tiles is not cut: it belongs to the share in which it begins.
-struct Share {
-  int size, left, whole;
-
-  __device__ void resize(const Arguments& a, int tiles) {
-    size = tiles;
-    whole = max(a.whole, tiles);
-  }
-
-  // Programs of a row and group whose first tile is the first of a share.
-  __device__ int programs(int tiles) const { return tiles > whole ? up(tiles, size) : min(tiles, 1); }
-
-  // Whether a tile, the first ones of the share done, is this program's.
-  __device__ bool has(Info info) const { return left > 0 || (info.tile > 0 && info.tiles <= whole); }
-};
 
 __device__ int share_size(int tiles) {
   // Few tiles: rather two to a program than two programs to an SM, each with a part to merge.
@@ -84,7 +41,7 @@ struct Sizes {
 // At most a tile more than equal shares have: no program has parts of two rows then, and those that are not cut,
 // of which each has one program, leave more of them to the others. With less than `least` those don't fit.
 __device__ Sizes own_sizes(Shared& s, const Arguments& a, int mine) {
-  const int uncut = __syncthreads_count(mine > 0 && mine <= a.whole) * a.groups;
+  const int uncut = count_of_others(mine > 0 && mine <= a.whole) * a.groups;
   const int tiles = sum_of_all(s, mine) * a.groups;
   const int most = share_size(tiles) + 1;
   if (uncut == a.rows * a.groups) return {1, most};
@@ -116,7 +73,7 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
   Sizes sizes{0, 0};
   if (own) {
     const int first_tiles = tiles_of(a, 0);
-    if (a.rows == 1 || !__syncthreads_or(row < a.rows && tiles != first_tiles)) {
+    if (a.rows == 1 || !any_of_others(row < a.rows && tiles != first_tiles)) {
       if (find_equal_share(a, units, first_tiles, share, start)) return share;
       own = false;
     } else {
@@ -163,7 +120,7 @@ __device__ Share find_share(Shared& s, const Arguments& a, Cursor& start) {
       s.begin = begin;
       s.tiles = mine;
     }
-    __syncthreads();
+    sync_others();
     row = s.row;
     begin = s.begin;
     mine = s.tiles;
@@ -199,55 +156,4 @@ __device__ void prefetch_first(const Arguments& a) {
     const int head = group * HEADS + i / 8;
     if (head < a.heads) prefetch(a.q + row * a.stride_q_row + head * a.stride_q_head + i % 8 * 64);
   }
-}
-
-// A key to gather: its index in a cache, or -1.
-struct Key {
-  int index;
-  bool far;
-};
-
-// Which of its warp's keys of a tile is this lane's; some lanes have the same.
-__device__ int key_of_lane() { return lane() % KEYS_PER_WARP; }
-
-__device__ Key find_key(const Cursor& at, bool some) {
-  const int position = at.info.tile * TILE + warp() * KEYS_PER_WARP + key_of_lane();
-  Key key{-1, position >= at.near};
-  if (some && position < at.keys) key.index = __ldg((key.far ? at.far_indices : at.near_indices) + position);
-  return key;
-}
-
-// Where a key is gathered from is kept in the unit that separates it from the next.
-__device__ const unsigned char** pointer_beside(Words* tile, int key) {
-  return reinterpret_cast<const unsigned char**>(tile + key * STRIDE + UNITS);
-}
-
-// Begin to gather this warp's keys of a tile: of each, its lanes copy 512 bytes next to each other at once, and
-// then the rest of all. What isn't a key is zeros, so that a weight of 0 is enough.
-__device__ void gather(Shared& s, const Arguments& a, int stage, Info info, Key mine) {
-  const int first = warp() * KEYS_PER_WARP, key = first + key_of_lane();
-  const bool some = mine.index >= 0;
-  const unsigned index = some ? mine.index : 0;
-  const int bits = mine.far ? a.far.page_bits : a.near.page_bits;
-  const unsigned page_bytes = mine.far ? a.far.page_bytes : a.near.page_bytes;
-  const unsigned char* pages = mine.far ? a.far.pages : a.near.pages;
-  const unsigned char* page = pages + (unsigned long long)(index >> bits) * page_bytes;
-  const unsigned slot = index & ((1u << bits) - 1);
-  const unsigned char* bytes = page + slot * KEY_BYTES;
-  const unsigned keys = __ballot_sync(ALL, some);
-  if (lane() < KEYS_PER_WARP) {
-    *pointer_beside(s.tile[stage], key) = bytes;
-    copy8_async(s.exponents[stage][key], page + (unsigned(KEY_BYTES) << bits) + slot * SCALES, some);
-    s.valid[stage][column_of(key)] = some;
-  }
-  __syncwarp();
-  Words* to = &s.tile[stage][first * STRIDE];
-#pragma unroll
-  for (int n = 0; n < KEYS_PER_WARP; ++n) {
-    const unsigned char* from = *pointer_beside(s.tile[stage], first + n);
-    copy16_async(to + n * STRIDE + lane(), from + lane() * 16, keys >> n & 1);
-  }
-  const int unit = 32 + lane() / KEYS_PER_WARP;
-  if (unit < UNITS) copy16_async(to + key_of_lane() * STRIDE + unit, bytes + unit * 16, some);
-  if (threadIdx.x == 0) s.info[stage] = info;
 }

@@ -135,6 +135,45 @@ __device__ void meet(int threads) {
   asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "r"(threads) : "memory");
 }
 
+// The same for a number that is known only at run time; and to be counted there without waiting for the others.
+__device__ void meet_at(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+__device__ void arrive_at(int number, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+// Whether any of those that meet says so, and how many do.
+template <int NUMBER>
+__device__ bool any_at(int threads, bool mine) {
+  unsigned any;
+  asm volatile(
+      "{ .reg .pred p, q; setp.ne.u32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q; }"
+      : "=r"(any)
+      : "n"(NUMBER), "r"(threads), "r"(unsigned(mine))
+      : "memory");
+  return any;
+}
+template <int NUMBER>
+__device__ int count_at(int threads, bool mine) {
+  int count;
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %3, 0; bar.red.popc.u32 %0, %1, %2, p; }"
+               : "=r"(count)
+               : "n"(NUMBER), "r"(threads), "r"(unsigned(mine))
+               : "memory");
+  return count;
+}
+
+// Give registers back, or take some of those that others of the program gave back: for four warps at once, which all
+// have to come here.
+template <int COUNT>
+__device__ void keep_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
 // A growing number in shared memory: what was stored before is visible to whoever has waited for it.
 __device__ void publish(int* at, int value) {
   asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(shared_address(at)), "r"(value) : "memory");
@@ -146,6 +185,48 @@ __device__ int wait_for_more(const int* at, int than) {
     if (value > than) return value;
     asm volatile("nanosleep.u32 40;");
   }
+}
+
+// Arrivals and bytes that are waited for in shared memory, in phases.
+struct alignas(8) Arrivals {
+  unsigned long long state;
+};
+__device__ void expect_arrivals(Arrivals* at, int count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(at)), "r"(count) : "memory");
+}
+// What was stored to shared memory before comes before what is copied there in bulk later.
+__device__ void order_bulk_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// As `.shared::cluster` it would call a check on sm_120, and a kernel that calls keeps its registers.
+__device__ void copy_bulk(void* to, const void* from, unsigned bytes, Arrivals* at) {
+  asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(at))
+               : "memory");
+}
+// True in one lane of a warp, which all have to ask.
+__device__ bool elected() {
+  unsigned mine;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(mine));
+  return mine;
+}
+// One arrival, and that as many bytes come in this phase.
+__device__ void arrive_with_bytes(Arrivals* at, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(at)), "r"(bytes) : "memory");
+}
+// One arrival when all copies that this thread began before are there.
+__device__ void arrive_after_copies(Arrivals* at) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(at)) : "memory");
+}
+// Until a phase is over: the first has parity 0, the next 1.
+__device__ void wait_for_phase(Arrivals* at, int parity) {
+  unsigned over;
+  do {
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(over)
+        : "r"(shared_address(at)), "r"(parity)
+        : "memory");
+  } while (!over);
 }
 
 // For a kernel launched while the one before may still run: nothing of that one is read or overwritten

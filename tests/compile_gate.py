@@ -26,8 +26,9 @@ class Machine:
     """What one compiled kernel takes and does. Sizes in bytes, instructions counted.
 
     ``mma``, ``forbidden``, ``byte_loads`` and ``async_copies`` are read from the PTX of a Triton kernel
-    and from the SASS of one in CUDA C++. ``sass`` holds the tensor-core and local-memory instructions
-    of the machine code; None for sm_121, which the wheel's nvdisasm cannot read. ``before_wait``: the
+    and from the SASS of one in CUDA C++; ``bulk_copies`` and ``registers_handed_over``, how often a warp
+    changes the number that it has, from the SASS of the latter alone. ``sass`` holds the tensor-core and local-memory instructions
+    of the machine code; None for sm_103 and sm_121, which the wheel's nvdisasm cannot read. ``before_wait``: the
     accesses to global memory ahead of the wait for the kernel before; None without SASS or a wait.
     """
 
@@ -41,6 +42,8 @@ class Machine:
     forbidden: tuple[str, ...]
     byte_loads: int
     async_copies: int
+    bulk_copies: int
+    registers_handed_over: int
     sass: Optional[dict[str, int]]
     before_wait: Optional[tuple[str, ...]]
 
@@ -111,6 +114,8 @@ def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:
         forbidden=tuple(sorted(set(re.findall(r"wgmma|tcgen05|multicast", ptx)))),
         byte_loads=len(re.findall(r"\bld\.global\.\S*[bus]8\b", ptx)),
         async_copies=len(re.findall(r"\bcp\.async\.c[ag]\.", ptx)),
+        bulk_copies=0,
+        registers_handed_over=0,
         sass=_instructions(sass),
         before_wait=_before_wait(sass),
     )
@@ -140,14 +145,16 @@ def compile_cuda_for(launch, arch: int) -> Machine:
         ),
         byte_loads=len(re.findall(r"\bLDG\.E\.[US]8\b", sass or "")),
         async_copies=len(re.findall(r"\bLDGSTS\b", sass or "")),
+        bulk_copies=len(re.findall(r"\bUBLKCP\b", sass or "")),
+        registers_handed_over=len(re.findall(r"\bUSETMAXREG\b", sass or "")),
         sass=_instructions(sass),
         before_wait=_before_wait(sass),
     )
 
 
 def _disassembled(cubin: Path, arch: int) -> Optional[str]:
-    # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same.
-    return None if arch == 121 else _run(TOOLS / "nvdisasm", cubin)
+    # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same, nor 10.3.
+    return None if arch in (103, 121) else _run(TOOLS / "nvdisasm", cubin)
 
 
 def _instructions(sass: Optional[str]) -> Optional[dict[str, int]]:

@@ -83,15 +83,30 @@ inline void yield() {
   if (_setjmp(current->resume) == 0) _longjmp(scheduler, 1);
 }
 
+// Whether all are there.
+inline bool arrive(Barrier& barrier, int members) {
+  if (++barrier.arrived < members) return false;
+  barrier.arrived = 0;
+  ++barrier.passed;
+  return true;
+}
+
 inline void wait(Barrier& barrier, int members) {
-  if (++barrier.arrived == members) {
-    barrier.arrived = 0;
-    ++barrier.passed;
-    return;
-  }
+  if (arrive(barrier, members)) return;
   current->waits_for = &barrier;
   current->waits_since = barrier.passed;
   yield();
+}
+
+// How many of those that meet say so.
+inline int count_at(Barrier& barrier, int members, bool mine) {
+  static int counts[2], calls;
+  // Two words take turns: one is cleared while the other is read.
+  if (barrier.arrived == 0) counts[++calls % 2] = 0;
+  counts[calls % 2] += mine;
+  const int word = calls % 2;
+  wait(barrier, members);
+  return counts[word];
 }
 
 // Every lane's value, as seen by every lane.
@@ -221,22 +236,10 @@ inline void __syncthreads() { on_cpu::wait(on_cpu::block_barrier, on_cpu::block_
 inline void sync_first_on_cpu(int threads) { on_cpu::wait(on_cpu::numbered_barriers[1], threads); }
 inline void __threadfence() {}
 inline int __syncthreads_or(int mine) {
-  static int any[2], calls;
-  // Two words take turns: one is cleared while the other is read.
-  if (on_cpu::block_barrier.arrived == 0) any[++calls % 2] = 0;
-  any[calls % 2] |= mine;
-  const int word = calls % 2;
-  __syncthreads();
-  return any[word];
+  return on_cpu::count_at(on_cpu::block_barrier, on_cpu::block_size.x, mine != 0) > 0;
 }
-
 inline int __syncthreads_count(int mine) {
-  static int counts[2], calls;
-  if (on_cpu::block_barrier.arrived == 0) counts[++calls % 2] = 0;
-  counts[calls % 2] += mine != 0;
-  const int word = calls % 2;
-  __syncthreads();
-  return counts[word];
+  return on_cpu::count_at(on_cpu::block_barrier, on_cpu::block_size.x, mine != 0);
 }
 
 inline int min(int a, int b) { return a < b ? a : b; }

@@ -194,6 +194,20 @@ template <int NUMBER>
 void meet(int threads) {
   on_cpu::wait(on_cpu::numbered_barriers[NUMBER], threads);
 }
+inline void meet_at(int number, int threads) { on_cpu::wait(on_cpu::numbered_barriers[number], threads); }
+inline void arrive_at(int number, int threads) { on_cpu::arrive(on_cpu::numbered_barriers[number], threads); }
+template <int NUMBER>
+bool any_at(int threads, bool mine) {
+  return on_cpu::count_at(on_cpu::numbered_barriers[NUMBER], threads, mine) > 0;
+}
+template <int NUMBER>
+int count_at(int threads, bool mine) {
+  return on_cpu::count_at(on_cpu::numbered_barriers[NUMBER], threads, mine);
+}
+template <int COUNT>
+void keep_registers() {}
+template <int COUNT>
+void take_registers() {}
 inline void publish(int* at, int value) {
   *at = value;
   ++on_cpu::published.passed;
@@ -206,5 +220,86 @@ inline int wait_for_more(const int* at, int than) {
   }
   return *at;
 }
+
+struct alignas(8) Arrivals {
+  int16_t missing, members;
+  int32_t bytes;  // the lowest bit of `members` is the parity of the phase, `bytes` those expected and not there yet
+};
+
+namespace on_cpu {
+struct Late {
+  Arrivals* at;
+  std::vector<Copy> copies;
+  bool arrives;
+};
+inline std::vector<Late> late;
+
+inline void check_phase(Arrivals* at) {
+  if (at->missing > 0 || at->bytes != 0) return;
+  at->missing = at->members >> 1;
+  at->members ^= 1;
+  ++published.passed;
+}
+inline void run_late(const Late& one) {
+  for (const auto& copy : one.copies) copy.run();
+  if (one.arrives) {
+    --one.at->missing;
+  } else {
+    for (const auto& copy : one.copies) one.at->bytes -= copy.bytes;
+  }
+  check_phase(one.at);
+}
+// At once, or when someone waits for it.
+inline void run_sometime(Late one) {
+  if (dice() % 2) {
+    run_late(one);
+  } else {
+    late.push_back(std::move(one));
+    ++published.passed;
+  }
+}
+}  // namespace on_cpu
+
+inline void expect_arrivals(Arrivals* at, int count) {
+  on_cpu::late.clear();
+  *at = {int16_t(count), int16_t(count << 1), 0};
+}
+inline void order_bulk_copies() {}
+inline bool elected() { return threadIdx.x % 32 == 0; }
+inline void copy_bulk(void* to, const void* from, unsigned bytes, Arrivals* at) {
+  on_cpu::run_sometime({at, {{to, from, int(bytes), true}}, false});
+}
+inline void arrive_with_bytes(Arrivals* at, unsigned bytes) {
+  at->bytes += bytes;
+  --at->missing;
+  on_cpu::check_phase(at);
+}
+inline void arrive_after_copies(Arrivals* at) {
+  std::vector<on_cpu::Copy> mine;
+  for (auto& group : on_cpu::my_copies()) {
+    mine.insert(mine.end(), group.begin(), group.end());
+    group.clear();
+  }
+  on_cpu::run_sometime({at, std::move(mine), true});
+}
+inline void wait_for_phase(Arrivals* at, int parity) {
+  while (true) {
+    if ((at->members & 1) != parity) return;
+    auto rest = std::move(on_cpu::late);
+    on_cpu::late.clear();
+    for (auto& one : rest) {
+      if (one.at == at) {
+        on_cpu::run_late(one);
+      } else {
+        on_cpu::late.push_back(std::move(one));
+      }
+    }
+    if ((at->members & 1) != parity) return;
+    on_cpu::current->waits_for = &on_cpu::published;
+    on_cpu::current->waits_since = on_cpu::published.passed;
+    on_cpu::yield();
+  }
+}
+
 inline void wait_for_kernel_before() {}
 inline void __syncwarp() { on_cpu::wait(on_cpu::warps[threadIdx.x / 32].barrier, 32); }

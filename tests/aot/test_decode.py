@@ -15,12 +15,21 @@ pytest.importorskip(
     "cuda.bindings.nvrtc", reason="needs cuda-bindings and nvidia-cuda-nvrtc"
 )
 
-M_TILES = (1, 2)
+HEADS = (16, 32)
+# What the cards have that the flag allows: compute capability 8.9 neither a copy engine nor large SMs.
+CARDS = (
+    *((89, name) for name in ("FEW_HEADS", "PLAIN")),
+    *(
+        (arch, name)
+        for arch in (90, 100, 103)
+        for name in ("FEW_HEADS", "LARGE", "LARGE_MANY")
+    ),
+)
 
 
-def launch(m_tiles: int, **changes):
-    """On the CPU, so with the configurations of a GPU with small multiprocessors."""
-    case = DecodeCase("aot", (128,) * 5, (200,) * 5, heads=16 * m_tiles)
+def launch(heads: int, **changes):
+    """On the CPU, so with the configurations of an sm_120."""
+    case = DecodeCase("aot", (128,) * 5, (200,) * 5, heads=heads)
     inputs = make_decode(replace(case, **changes))
     out, lse = unwritten(inputs)
     workspace = decode.decode_workspace(inputs.q.shape[2], "cpu")
@@ -28,45 +37,57 @@ def launch(m_tiles: int, **changes):
 
 
 @pytest.mark.parametrize("arch", (120, 121))
-@pytest.mark.parametrize("m_tiles", M_TILES)
-def test_fits_the_card(m_tiles, arch, report):
-    planned = launch(m_tiles)
-    assert planned.kernel == decode.kernel(decode.CONFIGS[m_tiles, False])
+@pytest.mark.parametrize("heads", HEADS)
+def test_fits_the_card(heads, arch, report):
+    planned = launch(heads)
+    config = {16: decode.FEW_HEADS, 32: decode.COPIED}[heads]
+    assert planned.kernel == decode.kernel(config)
     machine = compile_cuda_for(planned, arch)
     resident = SM120.blocks_resident(
         machine.registers, machine.shared, machine.num_warps
     )
-    report.row(f"attention, {16 * m_tiles} heads", machine, resident)
+    report.row(f"attention, {heads} heads", machine, resident)
     assert machine.shared <= SM120.shared_per_block
     assert machine.stack_bytes == 0
     assert not machine.forbidden and machine.byte_loads == 0
-    assert resident >= decode.CONFIGS[m_tiles, False].programs_per_sm
+    assert resident >= config.programs_per_sm
     if machine.sass is not None:
         assert machine.async_copies > 0
+        assert (machine.bulk_copies > 0) == (heads == 32)
+        assert machine.registers_handed_over == (2 if heads == 32 else 0)
         assert machine.before_wait == ()
         assert {name.split(".")[1] for name in machine.mma} == {"16816"}
 
 
-@pytest.mark.parametrize("arch", (89, 90, 100))
-@pytest.mark.parametrize("large", (False, True))
-@pytest.mark.parametrize("m_tiles", M_TILES)
-def test_compiles_on_the_other_cards_that_the_flag_allows(m_tiles, large, arch):
-    planned = launch(m_tiles)
-    kernel = decode.kernel(decode.CONFIGS[m_tiles, large])
-    machine = compile_cuda_for(replace(planned, kernel=kernel), arch)
+@pytest.mark.parametrize("arch,name", CARDS)
+def test_compiles_on_the_other_cards_that_the_flag_allows(arch, name):
+    config = getattr(decode, name)
+    planned = replace(launch(16), kernel=decode.kernel(config))
+    machine = compile_cuda_for(planned, arch)
     assert machine.stack_bytes == 0
+    assert planned.kernel.shared_bytes <= (101_376 if arch < 90 else 232_448)
+    if machine.sass is None:
+        return
     assert machine.before_wait == (() if arch >= 90 else None)
+    apart = config.gather_warps > 0
+    assert (machine.bulk_copies > 0) == apart
+    assert machine.registers_handed_over == (2 if apart else 0)
 
 
-@pytest.mark.parametrize("m_tiles", M_TILES)
-def test_the_shared_memory_that_the_launch_asks_for_is_what_the_kernel_declares(
-    m_tiles,
-):
+@pytest.mark.parametrize("config", decode.CONFIGS)
+def test_the_shared_memory_that_the_launch_asks_for_is_what_the_kernel_declares(config):
     """16 bytes less must not compile."""
-    kernel = decode.kernel(decode.CONFIGS[m_tiles, False])
+    kernel = decode.kernel(config)
     less = dict(kernel.constants) | {"SHARED_BYTES": kernel.shared_bytes - 16}
     with pytest.raises(RuntimeError, match="what the launch asks for"):
-        replace(kernel, constants=tuple(less.items())).cubin(120)
+        replace(kernel, constants=tuple(less.items())).cubin(90)
+
+
+def test_registers_are_handed_over_only_by_a_kernel_for_this_very_card():
+    kernel = replace(decode.kernel(decode.COPIED), arch_specific=False)
+    for arch in (90, 120):
+        with pytest.raises(RuntimeError, match="setmaxnreg"):
+            kernel.cubin(arch)
 
 
 def test_one_kernel_for_each_class_of_rows_and_heads():
@@ -81,14 +102,14 @@ def test_one_kernel_for_each_class_of_rows_and_heads():
             ):
                 case = dict(near=(3,) * rows, far=(2,) * rows, heads=heads) | changes
                 many = heads > 16 and rows * -(-heads // 16) > 4
-                kernels.setdefault(many, set()).add(launch(1, **case).kernel)
+                kernels.setdefault(many, set()).add(launch(**case).kernel)
     assert [len(found) for found in kernels.values()] == [1, 1]
 
 
 def test_the_gate_sees_spills():
-    kernel = decode.kernel(decode.CONFIGS[1, False])
+    kernel = decode.kernel(decode.FEW_HEADS)
     squeezed = dict(kernel.constants) | {"PROGRAMS_PER_SM": 3}
     tight = replace(
-        launch(1), kernel=replace(kernel, constants=tuple(squeezed.items()))
+        launch(16), kernel=replace(kernel, constants=tuple(squeezed.items()))
     )
     assert compile_cuda_for(tight, 120).stack_bytes > 0

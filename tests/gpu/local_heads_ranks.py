@@ -46,9 +46,12 @@ FILES = (
     "layers/attention/flash_mla_sm120_triton.py",
     "layers/sm120/decode.py",
     "layers/sm120/decode.cu",
+    "layers/sm120/decode_cursor.cuh",
+    "layers/sm120/decode_gather.cuh",
     "layers/sm120/decode_layout.cuh",
     "layers/sm120/decode_merge.cuh",
     "layers/sm120/decode_products.cuh",
+    "layers/sm120/decode_shared.cuh",
     "layers/sm120/decode_work.cuh",
     "layers/sm120/ptx.cuh",
 )

@@ -16,6 +16,7 @@ from decode_cases import (
     make_decode,
     unwritten,
 )
+from kernels.config import has_large_sms
 from kernels.cuda_cpp import CudaKernel
 from kernels.decode import decode_workspace, plan, sparse_mla_decode
 from kernels.decode_ref import sparse_mla_decode_ref
@@ -44,9 +45,12 @@ def test_edges(case, num_splits, seed):
 
 
 @pytest.mark.parametrize("scores", SCORES)
-@pytest.mark.parametrize("heads", (8, 16, 32, 64))
-def test_scores_and_scales(scores, heads, seed):
-    case = DecodeCase("s", (128,) * 70, (512, 3) * 35, heads=heads, scores=scores)
+@pytest.mark.parametrize(
+    "heads,rows", ((8, 70), (16, 70), (32, 70), (64, 70), (64, 50))
+)
+def test_scores_and_scales(scores, heads, rows, seed):
+    far = (512, 3) * (rows // 2)
+    case = DecodeCase("s", (128,) * rows, far, heads=heads, scores=scores)
     inputs = make_decode(case, DEVICE, seed)
     assert_attention(inputs, run(inputs))
 
@@ -80,11 +84,11 @@ def test_errors_are_not_above_the_stock_kernels(scores, far, seed):
     assert error(run(inputs)[0]) <= error(theirs)
 
 
-@pytest.mark.parametrize("heads", (16, 64))
-def test_the_same_bits_a_thousand_times(heads, seed):
+@pytest.mark.parametrize("heads,rows", ((16, 32), (64, 32), (64, 48), (64, 136)))
+def test_the_same_bits_a_thousand_times(heads, rows, seed):
     """Shared out rows among whole ones, each replay after the outputs were overwritten."""
-    far = (8_192, 512, 3, 0) * 8
-    case = DecodeCase("bits", (128,) * 32, far, heads=heads, width=8_192, far_page=2)
+    far = (8_192, 512, 3, 0) * (rows // 4)
+    case = DecodeCase("bits", (128,) * rows, far, heads=heads, width=8_192, far_page=2)
     inputs = make_decode(case, DEVICE, seed)
     workspace = decode_workspace(heads, DEVICE)
     want = run(inputs, workspace)
@@ -101,6 +105,28 @@ def test_the_same_bits_a_thousand_times(heads, seed):
         differs += (out != want[0]).sum() + (lse != want[1]).sum()
     assert int(differs) == 0
     assert not workspace.counters.any()
+
+
+@pytest.mark.parametrize("rows", (4, 50, 80, 200))
+def test_a_heads_bits_are_the_same_with_other_heads(rows, seed):
+    """All 64 heads and each half of them, none shared out: few rows, more and many. Where an SM has 100 KB, the tiles
+    of 16 and of 32 heads are not of one length.
+    """
+    far = tuple((37 * row) % 700 for row in range(rows))
+    inputs = make_decode(DecodeCase("h", (128,) * rows, far, heads=64), DEVICE, seed)
+    whole = run(inputs, num_splits=1)
+    assert_attention(inputs, whole)
+    for half in (slice(0, 32), slice(32, 64)):
+        part = inputs._replace(
+            q=inputs.q[:, :, half], attn_sink=inputs.attn_sink[half].contiguous()
+        )
+        got = run(part, num_splits=1)
+        assert_attention(part, got)
+        if not has_large_sms(inputs.q.device):
+            continue
+        for one, all_heads in zip(got, whole):
+            want = all_heads.reshape(rows, 64, -1)[:, half].reshape(one.shape)
+            assert_bitwise_equal(one, want)
 
 
 def test_capture_at_one_length_replay_at_others(seed):
@@ -216,7 +242,7 @@ def test_pages_past_two_to_the_31_bytes(seed):
         assert_bitwise_equal(got, want)
 
 
-@pytest.mark.parametrize("heads,rows", ((16, 4), (64, 4), (64, 200)))
+@pytest.mark.parametrize("heads,rows", ((16, 4), (64, 4), (64, 50), (64, 200)))
 def test_jit_builds_what_the_compile_gate_saw(heads, rows, seed):
     from cuda.bindings import driver
 

@@ -41,6 +41,18 @@ def run(inputs, num_splits=None, order=None, workspace=None, check_reads=False, 
     return out, lse
 
 
+FORMS = {
+    name: getattr(decode, name) for name in ("PLAIN", "COPIED", "LARGE", "LARGE_MANY")
+}
+
+
+@pytest.fixture(params=FORMS)
+def form(request, monkeypatch):
+    """One of the launch shapes of 32 heads, whatever the rows and heads."""
+    monkeypatch.setattr(decode, "config_for", lambda *_: FORMS[request.param])
+    return FORMS[request.param]
+
+
 @pytest.mark.parametrize("num_splits", (None, 1))
 @pytest.mark.parametrize("case", DECODE_EDGES, ids=lambda case: case.name)
 def test_edges(case, num_splits, seed):
@@ -54,16 +66,14 @@ def test_scores_and_scales(scores, seed):
     assert_attention(inputs, run(inputs, seed=seed))
 
 
-@pytest.mark.parametrize("number", range(8))
-def test_random_cases(number, seed):
-    draw = random.Random(seed + number)
+def random_case(draw: random.Random, heads: tuple[int, ...]) -> DecodeCase:
     rows = draw.randrange(1, 6)
     far = draw.choice((None, 64, 150))
-    case = DecodeCase(
+    return DecodeCase(
         "random",
         tuple(draw.randrange(-1, 140) for _ in range(rows)),
         far and tuple(draw.randrange(-1, far + 30) for _ in range(rows)),
-        heads=draw.choice((1, 8, 16, 17, 33)),
+        heads=draw.choice(heads),
         width=far or 1,
         near_page=draw.choice((64, 256)),
         far_page=draw.choice((1, 2, 64)),
@@ -74,10 +84,74 @@ def test_random_cases(number, seed):
         strided_q=draw.random() < 0.5,
         flat_indices=draw.random() < 0.5,
     )
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_random_cases(number, seed):
+    draw = random.Random(seed + number)
+    case = random_case(draw, (1, 8, 16, 17, 33))
     inputs = make_decode(case, seed=seed + number)
     grid = plan_of(inputs).grid
     order = draw.sample(range(grid), grid)
     assert_attention(inputs, run(inputs, order=order, seed=number))
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_random_cases_of_32_heads_a_program(form, number, seed):
+    draw = random.Random(seed + number)
+    case = replace(random_case(draw, (17, 32, 33, 64)), strided_q=False)
+    inputs = make_decode(case, seed=seed + number)
+    grid = plan_of(inputs).grid
+    order = draw.sample(range(grid), grid)
+    got = run(inputs, order=order, check_reads=True, seed=number)
+    assert_attention(inputs, got)
+
+
+def test_each_form_of_32_heads_shares_out_rows_always_alike(form, seed):
+    """Long rows, rows of no key and short ones, in a workspace that is used again."""
+    case = DecodeCase("forms", (128, 0, 60), (520, 0, 1), heads=40, invalid=0.2)
+    inputs = make_decode(case, seed=seed)
+    workspace = decode_workspace(40, "cpu")
+    want = run(inputs, workspace=workspace, seed=seed)
+    assert_attention(inputs, want)
+    for number in range(2):
+        order = random.Random(seed + number).sample(range(4), 4)
+        got = run(inputs, order=order, workspace=workspace, seed=seed + number)
+        for one, other in zip(got, want):
+            assert_bitwise_equal(one, other)
+
+
+def test_nothing_that_an_earlier_key_left_in_shared_memory_counts(form, seed):
+    """Keys of NaN, and then rows that have fewer keys than a tile."""
+    case = DecodeCase("left", (128,) * 4, (130,) * 4, heads=32)
+    inputs = make_decode(case, seed=seed)
+    page_bytes(inputs.k_cache)[:] = NAN_BYTE
+    page_bytes(inputs.extra_k_cache)[:] = NAN_BYTE
+    out, _ = run(inputs)
+    assert out.isnan().all()
+    case = replace(case, near=(3, 60, 0, 128), far=(0, 1, 50, 7), invalid=0.3)
+    inputs = make_decode(case, seed=seed)
+    assert_attention(inputs, run(inputs))
+
+
+@pytest.mark.parametrize(
+    "large,copies,few,many",
+    (
+        (False, False, "PLAIN", "PLAIN"),
+        (False, True, "COPIED", "COPIED"),
+        (True, True, "LARGE", "LARGE_MANY"),
+    ),
+)
+def test_which_form_a_card_runs(large, copies, few, many, monkeypatch):
+    """On a card of four programs: as few as two rows are never many, whatever their heads."""
+    monkeypatch.setattr(decode, "has_large_sms", lambda _: large)
+    monkeypatch.setattr(decode, "has_copy_engine", lambda _: copies)
+    for heads in (1, 16, 32, 64, 128):
+        for rows in range(8):
+            want = FORMS[many if 2 * rows > 4 else few]
+            if heads <= 16 or rows * (heads // 16) <= 4:
+                want = decode.FEW_HEADS
+            assert decode.config_for(rows, heads, torch.device("cpu")) is want
 
 
 def plan_of(inputs, **options):
@@ -209,19 +283,21 @@ def test_a_workspace_is_good_for_call_after_call(seed):
         assert_attention(inputs, run(inputs, workspace=workspace))
 
 
-def test_a_heads_bits_are_the_same_with_other_heads(seed, monkeypatch):
-    """All heads, 32 to a program, and each half of them, 16 to a program; none shared out."""
+@pytest.mark.parametrize("rows,own", ((2, 16), (3, 32)))
+def test_a_heads_bits_are_the_same_with_other_heads(rows, own, seed, monkeypatch):
+    """All heads, 32 to a program, and each half of them, 16 or 32 to a program; none shared out."""
     monkeypatch.setattr(decode, "has_large_sms", lambda _: True)
-    case = DecodeCase("heads", (128, 70), (150, 3), heads=64)
+    case = DecodeCase("heads", (128, 70, 9)[:rows], (150, 3, 200)[:rows], heads=64)
     inputs = make_decode(case, seed=seed)
-    assert decode.config_for(2, 64, inputs.q.device).heads == 32
-    assert decode.config_for(2, 32, inputs.q.device).heads == 16
+    configs = [decode.config_for(rows, n, inputs.q.device) for n in (64, 32)]
+    assert [config.heads for config in configs] == [32, own]
+    assert {config.tile for config in configs} == {64 if rows == 2 else 128}
     whole = run(inputs, num_splits=1)
     for half in (slice(0, 32), slice(32, 64)):
-        own = inputs._replace(q=inputs.q[:, :, half], attn_sink=inputs.attn_sink[half])
-        for got, want in zip(run(own, num_splits=1), whole):
+        part = inputs._replace(q=inputs.q[:, :, half], attn_sink=inputs.attn_sink[half])
+        for got, want in zip(run(part, num_splits=1), whole):
             assert_bitwise_equal(
-                got, want.reshape(2, 64, -1)[:, half].reshape(got.shape)
+                got, want.reshape(rows, 64, -1)[:, half].reshape(got.shape)
             )
 
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import sglang_stand_ins
-from kernels.decode import CONFIGS
+from kernels.decode import COPIED, FEW_HEADS, LARGE, LARGE_MANY
 
 MODEL = "models.deepseek_v4"
 TOKENS, KEYS, HEADS, DIM, ROPE = 3, 5, 64, 16, 4
@@ -192,8 +192,9 @@ def on_two_gpus(monkeypatch, tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    def run(large_sms: bool, found: list[dict]) -> None:
+    def run(large_sms: bool, found: list[dict], sms: int = 132) -> None:
         monkeypatch.setattr(module, "has_large_sms", lambda _: large_sms)
+        monkeypatch.setattr(module, "sm_count", lambda _: sms)
         monkeypatch.setattr(module, "run_ranks", lambda *_: found)
         module.test_two_ranks_with_their_own_heads(tmp_path, 0)
 
@@ -203,13 +204,28 @@ def on_two_gpus(monkeypatch, tmp_path):
 def test_one_split_has_equal_bits_where_16_and_32_heads_have_the_same_tiles(
     on_two_gpus,
 ):
-    same = {large: CONFIGS[1, large].tile == CONFIGS[2, large].tile for large in (0, 1)}
-    assert same == {False: False, True: True}
+    assert FEW_HEADS.tile == LARGE.tile != COPIED.tile
     # With the kernels of this run the tiles differed on this card too.
     differ = json.loads((RAW / "server-h200-series" / "ranks.json").read_text())
     on_two_gpus(False, differ["ranks"])
     with pytest.raises(AssertionError, match="ours, one split"):
         on_two_gpus(True, differ["ranks"])
+
+
+def test_rows_that_are_many_for_the_card_may_part_only_below_17_heads(on_two_gpus):
+    """The 64 rows of the comparison are so on a card of 114 SMs: 32 heads have tiles of 128 keys then, 16 have not."""
+    assert FEW_HEADS.tile != LARGE_MANY.tile
+    equal = json.loads((RAW / "server-h200-tp2" / "ranks.json").read_text())["ranks"]
+    for row in equal[0]["more_ranks"]:
+        if row["kernel"] == "ours, one split":
+            row["attention_largest_difference"] = 2**-8 * row["largest_value"]
+    on_two_gpus(True, equal, sms=114)
+    with pytest.raises(AssertionError, match="ours, one split"):
+        on_two_gpus(True, equal, sms=132)
+    for row in equal[0]["pair"]:
+        row["attention_equal"] = False
+    with pytest.raises(AssertionError, match="upstream|ours"):
+        on_two_gpus(True, equal, sms=114)
 
 
 @pytest.mark.parametrize("kernel", ["upstream's Triton", "ours, one split", "ours"])
