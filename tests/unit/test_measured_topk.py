@@ -57,22 +57,44 @@ def scores(run: dict, shape: str) -> dict[str, float]:
 def test_the_worst_distribution_is_what_the_raw_file_says():
     file = "ci/checkpoints/raw/h200-topk/bench-beside-starting-servers.json"
     before = json.loads((ROOT / file).read_text())
-    stated: dict[str, list[str]] = {"all": [], "others": [], "before": []}
-    for shape in ("1x262144", "64x8192"):
+    stated: dict[str, list[str]] = {"all": [], "ulps": [], "before": []}
+    for shape, slowest in (("1x262144", "-plateau"), ("64x8192", "-few-values")):
         times, older = scores(TOPK, shape), scores(before, shape)
         assert (len(times), len(older)) == (25, 20)
-        assert max(times, key=times.get) == "-ulps-apart-with-outlier"
+        assert max(times, key=times.get) == slowest
         assert "-ulps-apart-with-outlier" not in older and older.keys() < times.keys()
-        best, *_, second, worst = sorted(times.values())
+        best, worst = min(times.values()), max(times.values())
+        assert worst / best <= 1.25
         stated["all"].append(f"{worst / best:.2f}")
-        stated["others"].append(f"{second / best:.2f}")
+        stated["ulps"].append(f"{times['-ulps-apart-with-outlier'] / best:.2f}")
         stated["before"].append(f"{max(older.values()) / min(older.values()):.2f}")
     text = " ".join(PAGE.split())
-    one, many = stated["all"]
-    words = "takes {} times the fastest at 1 x 262,144 and {} times at 64 x 8,192"
-    assert words.format(one, many) in text
-    assert "All others take at most {} and {} times".format(*stated["others"]) in text
-    assert "where it was {} and {} ([raw]".format(*stated["before"]) in text
+    words = (
+        "takes {} times the fastest at 1 x 262,144 (a plateau) and {} times at"
+        " 64 x 8,192 (few values): 1.25 was aimed at, and both meet it"
+    )
+    assert words.format(*stated["all"]) in text
+    assert "1.28), take {} and {} times.".format(*stated["ulps"]) in text
+    assert "was asked it was {} and {} ([raw]".format(*stated["before"]) in text
+
+
+def test_times_of_long_rows_are_what_the_raw_file_says():
+    keys = (
+        ("topk-lengths", "1x262144"),
+        ("topk-skewed", "262144-alone"),
+        ("topk-scores", "1x262144-normal"),
+        ("topk-lengths", "64x262144"),
+    )
+    times = [medians(TOPK_ROWS[key], "ours")[0] for key in keys]
+    text = " ".join(PAGE.split())
+    words = (
+        "One row of 262,144 takes {:.2f} us, and in the two other places of the run that"
+        " have one of normal scores {:.2f} and {:.2f} (12 was aimed at); 64 rows {:.2f} us"
+    )
+    assert words.format(*times) in text
+    modes = TOPK_ROWS["topk-lengths", "64x131072"]["timings"]["ours"]
+    words = "64 rows of 131,072 take {low:.2f} to {high:.2f} us, {median:.2f} in"
+    assert words.format(**modes) in text
 
 
 def above(group: str, case: str, than: str) -> float:
@@ -94,12 +116,20 @@ def test_where_v1_and_v2_are_faster_is_what_the_raw_file_says():
     slower = {
         case for (_, case) in TOPK_ROWS if above(*key_of(case), "v1") > 0
     }  # the page names each of these
-    assert slower == {
-        *("1x512", "16x512", "64x512", "1x1024"),
-        *(f"64x512-cap{cap}" for cap in (2_048, 32_768, 262_144)),
-    }
-    caps = [above("topk-caps", f"64x512-cap{cap}", "v1") for cap in (262_144, 32_768)]
-    assert "v1 is {:.2f} us faster there and {:.2f} at a cap".format(*caps) in text
+    assert slower == {"1x512", "16x512", "64x512", "1x1024"}
+    spread = [
+        TOPK_ROWS["topk-lengths", "1x512"]["timings"][arm][end]
+        for arm in ("ours", "v1")
+        for end in ("low", "high")
+    ]
+    words = "(one row {:.2f} to {:.2f} us, v1 {:.2f} to {:.2f})"
+    assert words.format(*spread) in text
+    caps = [
+        -above("topk-caps", f"64x512-cap{cap}", "v1")
+        for cap in (2_048, 32_768, 262_144)
+    ]
+    words = "64 rows of 512, by {:.2f}, {:.2f} and {:.2f} us."
+    assert words.format(*caps) in text
     lengths = (2_048, 8_192, 16_384)
     of_ours = [
         its / ours
@@ -134,5 +164,5 @@ def test_what_a_wide_cap_and_a_long_row_cost_is_what_the_raw_file_says():
     )
     skewed = ratios["one 262144 among 63 short / alone"]["ours"]
     text = " ".join(PAGE.split())
-    assert f"entries costs {wide - narrow:.2f} us ({cap:.2f} times; 1.02" in text
+    assert f"of 2,048 cost {wide - narrow:.2f} us ({cap:.2f} times; 1.02" in text
     assert f"among 63 short takes {skewed:.2f} times its time alone (1.2)" in text
