@@ -525,6 +525,20 @@ def test_a_slice_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch, c
     assert not list(tmp_path.iterdir())
 
 
+def test_an_answer_that_leads_by_too_much_is_pulled_back():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from deepseek_v4 import training
+
+    def slope(lead: float) -> float:
+        logits = torch.tensor([[lead, 0.0, -1.0]], requires_grad=True)
+        training._answer_loss(logits, torch.tensor([0])).backward()
+        return logits.grad[0, 0].item()
+
+    enough = training.ANSWER_LEAD
+    assert slope(enough - 1) < 0 == slope(enough) < slope(enough + 1)
+
+
 def test_attention_in_blocks_is_transformers_attention(monkeypatch):
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
