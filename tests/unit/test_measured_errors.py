@@ -31,6 +31,13 @@ def test_each_error_is_told(tag):
     assert errors.by_what(MADE, tag)
 
 
+def test_which_right_servers_were_asked_is_stated():
+    assert [tag for tag in errors.RIGHT if tag in MADE["smoke"]] == ["stock", "on"]
+    text = " ".join(STATED.split())
+    assert "Stock and `on` pass (exit 0)" in text
+    assert "`topk` and a radix cache were not asked with this model" in text
+
+
 @pytest.mark.parametrize("tag", [t for t in errors.RIGHT if t in MADE["smoke"]])
 def test_the_right_servers_pass(tag):
     assert MADE["smoke"][tag]["exit"] == 0
