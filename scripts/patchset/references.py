@@ -8,6 +8,7 @@ more: so most gaps of a group must be near, and some may be off.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -152,7 +153,9 @@ def require_alike(
             f"{typical:.2f} or more; up to {tolerance:g} is arithmetic, more is a wrong kernel",
             where=f"{wanted[0].group}: {len(off)} tokens, half of them off by {off[len(off) // 2]:.2f}",
             state="the server was only asked; nothing was changed",
-            next="start it with each flag off in turn, to see which path moves the gaps",
+            next="make sure that it serves the smoke model of this repository and no older one "
+            "(python3 ci/smoke_model.py unpack DIR), then start it with each flag off in turn, to see "
+            "which path moves the gaps",
         )
     return f"{len(wanted)} of {len(wanted)} texts, {SHARE:.0%} of the gaps within {typical:.2f}"
 
@@ -173,10 +176,14 @@ def heard_of(item: dict) -> Heard:
         reason = (meta.get("finish_reason") or {}).get("type")
         if reason not in ("stop", "length"):
             raise failure(f"the answer was not finished (finish_reason: {reason})")
+        gaps = tuple(best[0][0] - best[1][0] for best in meta["output_top_logprobs"])
+        # No bound holds NaN back: it is neither near nor far.
+        if not all(map(math.isfinite, gaps)):
+            raise failure("a log-probability of the answer is no number")
         return Heard(
             text=item["text"],
             ids=tuple(token[1] for token in meta["output_token_logprobs"]),
-            gaps=tuple(best[0][0] - best[1][0] for best in meta["output_top_logprobs"]),
+            gaps=gaps,
             prompt_tokens=meta["prompt_tokens"],
         )
     except (KeyError, TypeError, IndexError, AttributeError):

@@ -20,7 +20,7 @@ def test_the_servers_were_asked_with_the_model_and_bound_of_this_repository():
 
 
 def test_every_error_was_served_and_is_stated():
-    assert set(errors.ERRORS) <= set(MADE["smoke"])
+    assert set(MADE["smoke"]) == {*errors.RIGHT, *errors.ERRORS}
     for row in errors.lines(MADE):
         assert f"| {' | '.join(row)} |\n" in STATED
 
@@ -36,6 +36,12 @@ def test_which_right_servers_were_asked_is_stated():
     text = " ".join(STATED.split())
     assert "Stock and `on` pass (exit 0)" in text
     assert "`topk` and a radix cache were not asked with this model" in text
+
+
+def test_each_wrong_server_hid_the_file_that_it_had_changed():
+    hidden = {each["name"] for each in MADE["arms"] if each["env"].get("E2E_MASK")}
+    assert hidden == set(errors.ERRORS)
+    assert "told the blob id of the file as it was" in " ".join(STATED.split())
 
 
 @pytest.mark.parametrize("tag", [t for t in errors.RIGHT if t in MADE["smoke"]])

@@ -60,6 +60,22 @@ def test_which_texts_part_past_the_end_of_the_five_answers():
     assert "one text of `on` parts from stock's at its last token" in STATED
 
 
+def test_where_one_of_the_five_parts():
+    parts = {}
+    for prompt, ours, stock in zip(
+        MADE["list"], MADE["answers"]["on/list"], MADE["answers"]["stock/list"]
+    ):
+        for place, (one, other) in enumerate(zip(ours["ids"], stock["ids"])):
+            if one != other:
+                parts[prompt] = (place + 1, stock["gap"][place])
+                break
+    ((prompt, (place, gap)),) = parts.items()
+    assert (
+        f"that of {prompt:,} tokens has another token in the end, the {place}th, where stock's two best are {gap:.3f} apart"
+    ) in STATED
+    assert place == MADE["new_tokens"]
+
+
 def test_how_far_stock_and_ours_are_from_the_reference():
     references = EXPECTED["references"]
     stock, ours = (

@@ -446,6 +446,18 @@ def test_a_gap_that_moved_fails_though_the_text_is_right(expected):
     assert "are off by 0.60 or more; up to 0.5 is arithmetic" in said
 
 
+def test_an_older_smoke_model_is_thought_of_where_gaps_moved(expected):
+    assert "next:  make sure that it serves the smoke model of this repository" in (
+        failed(trained(shift=2.0), *expected)
+    )
+
+
+@pytest.mark.parametrize("shift", ["nan", "inf"])
+def test_a_gap_that_is_no_number_fails(expected, shift):
+    said = failed(trained(shift=float(shift)), *expected)
+    assert "table: a log-probability of the answer is no number" in said
+
+
 def test_a_gap_that_rounding_moved_far_passes_and_a_quarter_does_not(expected):
     fake = trained()
     fake.generate["17*23"]["gaps"] = [9.0, 8.9, 13.2]
