@@ -31,6 +31,35 @@ def test_the_gaps_of_logits_in_float32():
     assert table("With logits in float32") == gaps.lines(MADE)
 
 
+def test_text_and_gaps_within_a_tenth_are_met_with_the_whole_series_on():
+    found = {(row[0], row[1]): row for row in gaps.lines(MADE)}
+    for what in ("`on` and stock", "stock asked one prompt at a time, and stock"):
+        _, _, texts, near, _ = found[what, "recorded"]
+        assert texts == "114 of 114" and near.startswith("560 of 560, ")
+    ours = found["`on` and stock", "recorded"][3].partition(", ")[2]
+    itself = near.partition(", ")[2]
+    assert (
+        "is **met** with the whole series on: 114 of 114 texts and 560 of 560 gaps, the "
+        f"farthest {ours}; stock is {itself} from itself when asked one prompt"
+        in STATED
+    )
+    assert "It is met with **today's model, which has no learned gate**" in STATED
+    assert all(
+        found["`on` and stock", "the five, 48 tokens"][at].startswith(all_of)
+        for at, all_of in ((2, "5 of 5"), (3, "25 of 25"))
+    )
+
+
+def test_which_texts_part_past_the_end_of_the_five_answers():
+    parted = [
+        next(i for i, (a, b) in enumerate(zip(one["ids"], other["ids"])) if a != b)
+        for one, other in zip(MADE["answers"]["on/list"], MADE["answers"]["stock/list"])
+        if one["ids"] != other["ids"]
+    ]
+    assert parted == [47] == [len(MADE["answers"]["on/list"][0]["ids"]) - 1]
+    assert "one text of `on` parts from stock's at its last token" in STATED
+
+
 def test_where_one_of_the_five_parts():
     parts = {}
     for prompt, ours, stock in zip(

@@ -63,24 +63,52 @@ def median(made: dict, arm: str, rows: int) -> float:
     return statistics.median(steps(made, arm, rows))
 
 
-def test_how_fast_the_series_is_over_stock():
-    near, far = raw("8k"), raw("128k")
-    ends = (
-        (near, "stock", "0100-whole"),
-        (far, "stock", "0090"),
-        (far, "stock-1m", "0090-1m"),
-    )
-    timed = [
-        median(made, stock, 64) / median(made, ours, 64) for made, stock, ours in ends
+ENDS = (
+    ("8k", "stock", "0100-whole"),
+    ("128k", "stock", "0090"),
+    ("128k", "stock-1m", "0090-1m"),
+)
+
+
+def whole_over_stock() -> list[tuple[float, float, float]]:
+    """The gain as timed at 8K, 128K and 1M: by the medians, and by our slowest and fastest list."""
+    found = []
+    for name, stock, ours in ENDS:
+        times = steps(raw(name), ours, 64)
+        below = median(raw(name), stock, 64)
+        found.append(
+            tuple(
+                below / each
+                for each in (statistics.median(times), max(times), min(times))
+            )
+        )
+    return found
+
+
+def whole_over_stock_on_the_gpu() -> list[float]:
+    """The same by the GPU's own time, at 8K and 128K."""
+    return [
+        busy(raw(name), stock, 64) / busy(raw(name), ours, 64)
+        for name, stock, ours in ENDS[:2]
     ]
-    own = [busy(made, "stock", 64) / busy(made, ours, 64) for made, _, ours in ends[:2]]
+
+
+def test_how_fast_the_series_is_over_stock():
+    far = raw("128k")
     assert (
-        "At 64 rows the series is {:.1f} times as fast as stock at 8K, {:.1f} times at "
-        "128K and {:.0f} times at 1M as timed, {:.1f} and {:.1f} times by the GPU's own".format(
-            *timed, *own
+        "At 64 rows the series is **{:.1f} times as fast as stock at 8K and {:.1f} times at "
+        "128K by the GPU's own time**".format(*whole_over_stock_on_the_gpu()) in STATED
+    )
+    near, middle, most = whole_over_stock()
+    assert (
+        "As timed it is {:.1f} times at 8K (single lists: {:.1f} to {:.1f}), {:.1f} times at "
+        "128K ({:.1f} to {:.1f}) and {:.0f} times at 1M ({:.0f} to {:.0f})".format(
+            *near, *middle, *most
         )
         in STATED
     )
+    whole = median(raw("8k"), "0100-whole", 64)
+    assert f"(`0100-whole` in its raw file, {whole:.3f} ms" in STATED
     one, other = (median(far, arm, 64) for arm in ("stock-1m", "stock"))
     assert (
         f"stock server takes {one:.1f} ms at 1M, {one / other:.1f} times its" in STATED
@@ -94,32 +122,69 @@ def test_how_fast_the_series_is_over_stock():
     )
 
 
-# `upper` had another plan of servers on the host beside it.
-@pytest.mark.parametrize("name", ["8k", "128k"])
+@pytest.mark.parametrize("name", ["8k", "upper", "128k"])
 def test_servers_that_do_not_wait_for_the_host_are_steady(name):
     made = raw(name)
     for arm in made["arms"]:
-        if not "0060" <= arm["name"] < "stock":
+        if not waits_for_the_host(arm["name"]):
             for rows in ROWS:
-                times = steps(made, arm["name"], rows)
-                assert max(times) / min(times) - 1 < 0.02, arm["name"]
+                least, *others, most = sorted(steps(made, arm["name"], rows))
+                assert others[-1] / least - 1 < 0.02, arm["name"]
+                # A step of one row is 2 ms, of which the host is a part: single lists are late.
+                assert most / least - 1 < (0.1 if rows == 1 else 0.02), arm["name"]
+
+
+def waits_for_the_host(arm: str) -> bool:
+    """Whether this arm of four layers has the patches from 0060 on."""
+    return "0060" <= arm < "stock"
+
+
+def test_a_gain_as_timed_from_0060_on_is_smaller_than_the_spread():
+    timed, own = [], []
+    for made in map(raw, ("upper", "128k")):
+        names = [arm["name"] for arm in made["arms"] if "-" not in arm["name"]]
+        for below, name in zip(names, names[1:]):
+            if "0060" <= below < "stock":
+                timed.append(median(made, below, 64) / median(made, name, 64))
+            if "0059" <= name < "stock" and name not in ("0060", "0090"):
+                own += [busy(made, below, r) / busy(made, name, r) - 1 for r in ROWS]
+    assert f"({min(timed):.2f}x to {max(timed):.2f}x) is noise" in STATED
+    assert f"within {max(map(abs, own)):.1%} by every patch from 0059 on but" in STATED
+
+
+def test_which_runs_are_of_which_commit():
+    (tip,) = (
+        arm["build"]["commit"] for arm in raw("upper")["arms"] if arm["name"] == "0100"
+    )
+    assert f"series of commit {tip[:12]};" in STATED
+    built = [
+        arm["build"]["commit"]
+        for name, wanted in (("43", "0090-8k"), ("128k", "0090"))
+        for arm in raw(name)["arms"]
+        if arm["name"] == wanted
+    ]
+    assert built[0] != built[1] and "the run of 43 layers is of 0e0ad823d9de" in STATED
 
 
 def test_which_arms_wait_for_the_host():
     waiting: list[float] = []
+    but_one: list[float] = []
     spread: dict[int, list[float]] = {rows: [] for rows in ROWS}
     for made in map(raw, ("8k", "upper", "128k")):
         for arm in made["arms"]:
-            waits = "0060" <= arm["name"] < "stock"
             for rows in ROWS:
-                times = steps(made, arm["name"], rows)
-                found = waiting if waits else spread[rows]
-                found.append(max(times) / min(times) - 1)
+                times = sorted(steps(made, arm["name"], rows))
+                if waits_for_the_host(arm["name"]):
+                    waiting.append(times[-1] / times[0] - 1)
+                else:
+                    spread[rows].append(times[-1] / times[0] - 1)
+                    if rows == 1:
+                        but_one.append(times[-2] / times[0] - 1)
     one, some, many = (max(spread[rows]) for rows in ROWS)
     assert (
         f"spread by {min(waiting):.0%} to {max(waiting):.0%}, those of all other servers by "
         f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one: single late "
-        "lists of the run from 0050 on" in STATED
+        f"lists at 8K, without which it is {max(but_one):.1%})" in STATED
     )
 
 
@@ -200,13 +265,15 @@ def test_the_answers_are_as_alike_as_the_page_says(name):
 
 def test_what_the_readme_says_of_the_ladder():
     text = " ".join((ROOT / "README.md").read_text().split())
-    far, whole = raw("128k"), raw("43")
-    gains = (
-        median(far, stock, 64) / median(far, ours, 64)
-        for stock, ours in (("stock", "0090"), ("stock-1m", "0090-1m"))
+    whole = raw("43")
+    words = "four layers is {:.1f} times as fast as stock's at a context of 8K, {:.1f} times at 128K"
+    assert words.format(*whole_over_stock_on_the_gpu()) in text
+    (near, *lists), (far, *more), (most, *range_1m) = whole_over_stock()
+    words = (
+        "it is {:.1f} and {:.1f} times as fast (single lists: {:.1f} to {:.1f} and {:.1f} to {:.1f}), "
+        "at 1M {:.0f} times ({:.0f} to {:.0f})"
     )
-    words = "four layers is {:.1f} times as fast as stock's, at 1M {:.0f} times"
-    assert words.format(*gains) in text
+    assert words.format(near, far, *lists, *more, most, *range_1m) in text
     near, *others = (median(whole, arm, 64) for arm in WHOLE)
     left = (f"{near / each:.1%}" for each in others)
     words = "keeps {} of its tok/s at 8K when the context is 128K, and {} when it is 1M"
