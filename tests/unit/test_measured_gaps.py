@@ -76,6 +76,26 @@ def test_where_one_of_the_five_parts():
     assert place == MADE["new_tokens"]
 
 
+def test_the_sets_of_the_text_that_parts_are_told():
+    sets = {tuple(s["arms"]): s for s in MADE["sets"] if s["prompt"] == 2047}
+    assert sets["topk", "stock"]["rows_with_another_set"] == 0
+    ours = sets["on", "topk"]
+    assert (
+        f"of its {ours['rows_over_2048']} rows over 2,048 tokens {ours['rows_with_another_set']} of `on` have another set, "
+        f"by {ours['most_entries']} entries at most"
+    ) in STATED
+    place = MADE["list"].index(2047)
+    last = {
+        arm: MADE["answers"][arm][place]["ids"][47]
+        for arm in MADE["answers"]
+        if arm.endswith("/list")
+    }
+    assert last["on/list"] != last["stock/list"] == last["topk/list"]
+    for alone in ("topk+attention/list", "topk+hc-pre/list"):
+        assert last[alone] == last["on/list"]
+    assert "the attention alone or the pre-linear alone turns that token too" in STATED
+
+
 def test_how_far_stock_and_ours_are_from_the_reference():
     references = EXPECTED["references"]
     stock, ours = (
