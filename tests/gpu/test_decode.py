@@ -227,8 +227,10 @@ def test_thousands_of_rows(seed):
     assert (out.float() - whole[0].float()).abs().max() < 0.1
 
 
-def test_pages_past_two_to_the_31_bytes(seed):
-    small = make_decode(DecodeCase("far", (100,), (300,), far_page=2), DEVICE, seed)
+@pytest.mark.parametrize("heads,rows", ((16, 1), (64, 50), (64, 136)))
+def test_pages_past_two_to_the_31_bytes(heads, rows, seed):
+    case = DecodeCase("far", (100,) * rows, (300,) * rows, heads=heads, far_page=2)
+    small = make_decode(case, DEVICE, seed)
     pages, stride = small.extra_k_cache.shape[0], small.extra_k_cache.stride(0)
     skipped = 2**32 // stride + 5
     flat = torch.empty((skipped + pages) * stride, dtype=torch.uint8, device=DEVICE)

@@ -228,6 +228,15 @@ def test_a_row_of_few_keys_is_one_programs(keys, shared_out, seed):
     assert (not workspace.partials.isnan().all()) == shared_out
 
 
+@pytest.mark.parametrize("keys,shared_out", ((256, False), (257, True)))
+def test_as_few_keys_in_each_form_of_32_heads(form, keys, shared_out, seed):
+    """However long its tiles are."""
+    case = DecodeCase("small", (128,), (keys - 128,), heads=32)
+    workspace = decode_workspace(32, "cpu")
+    run(make_decode(case, seed=seed), workspace=workspace)
+    assert (not workspace.partials.isnan().all()) == shared_out
+
+
 def parts_left(inputs, programs: int, monkeypatch, seed: int) -> list[int]:
     """Run on a GPU of as many programs; how many parts of a row each of them left for others to merge."""
     monkeypatch.setattr(decode, "sm_count", lambda _: programs)
