@@ -77,6 +77,12 @@ def remedy(cause: str | None, killed: bool = False) -> str:
             "install SGLang's dependencies into that Python, or name with --python PY one that "
             "has them"
         )
+    if cause is not None and "did not compile with" in cause:
+        # Copies by the copy engine and register hand-over: NVRTC 12.6 knows neither, 12.8 not for sm_121.
+        return (
+            "that Python's NVRTC is likely too old: 12.8 compiles for sm_120, 12.9 for sm_121 too; "
+            "install cuda-python 13 as SGLang asks for, then start it again"
+        )
     if killed or cause == "Killed":
         return (
             "the system mostly does so for want of memory (dmesg tells): give the machine or "

@@ -113,6 +113,12 @@ def test_the_stage():
         ("Killed", False, "memory"),
         (None, False, "look into that log"),
         ("RuntimeError: no room", False, "remove the cause"),
+        (
+            "RuntimeError: decode.cu did not compile with --gpu-architecture=sm_120a --std=c++17 "
+            "(NVRTC_ERROR_INVALID_OPTION):",
+            False,
+            "cuda-python 13",
+        ),
     ],
 )
 def test_the_remedy(cause, killed, said):
