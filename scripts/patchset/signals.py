@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +18,12 @@ def die_silently() -> None:
 
 
 def unwind() -> None:
-    """For the time of the work: what is half-done is cleaned up on the way out."""
+    """For the time of the work: what is half-done is cleaned up on the way out.
+
+    Python prints and forgets what is raised while an object is deleted (GitPython's processes have such code).
+    One that came there is sent once more, a moment later.
+    """
+    sys.unraisablehook = _sent_once_more
     _set(_raise)
 
 
@@ -59,3 +67,14 @@ def _set(handler) -> None:
 
 def _raise(number: int, frame: object) -> None:
     raise KeyboardInterrupt(number)
+
+
+def _sent_once_more(unraisable: sys.UnraisableHookArgs) -> None:
+    value = unraisable.exc_value
+    if not (isinstance(value, KeyboardInterrupt) and value.args):
+        sys.__unraisablehook__(unraisable)
+        return
+    # Not from here: its handler would raise in this hook, which Python forgets too.
+    later = threading.Timer(0.05, os.kill, (os.getpid(), value.args[0]))
+    later.daemon = True
+    later.start()
