@@ -30,6 +30,14 @@ def passed(made: dict, tag: str, group: str) -> list[str]:
     return [line[1] for line in found if line]
 
 
+def texts_told(texts: dict[str, tuple[int, int]]) -> str:
+    """Texts that differ: by group how many, and of how many."""
+    differ, asked = map(sum, zip(*texts.values()))
+    *others, last = texts
+    names = f"{', '.join(others)} and {last}" if others else last
+    return f"{differ} of {asked} texts ({names})"
+
+
 def by_what(made: dict, tag: str) -> str:
     """By which texts and gaps a server's smoke test failed."""
     failed = [
@@ -45,10 +53,7 @@ def by_what(made: dict, tag: str) -> str:
             gaps.append(float(found[1]))
     parts = []
     if texts:
-        differ, asked = map(sum, zip(*texts.values()))
-        *others, last = texts
-        names = f"{', '.join(others)} and {last}" if others else last
-        parts.append(f"{differ} of {asked} texts ({names})")
+        parts.append(texts_told(texts))
     if gaps:
         groups = "1 group" if len(gaps) == 1 else f"{len(gaps)} groups"
         spread = f"{min(gaps):.2f}" + (

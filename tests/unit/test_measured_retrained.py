@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import measured_errors as errors
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,21 +17,12 @@ ANSWERS = json.loads((RAW / "answers.json").read_text())
 EXPECTED = json.loads((RAW / "recorded.json").read_text())
 # From where this run is told.
 OF_IT = STATED.partition("with the smoke model fdf6bcfa and its bound of")[2]
-ERRORS = {
-    "b-sign": "sign of the scores",
-    "b-page": "pages of the scores shifted by one",
-    "b-entry": "each entry replaced by the next of its page",
-    "b-xor": "each entry exchanged with its neighbour",
-    "b-scale": "softmax scale x1.25",
-    "b-sink": "attention sink left out",
-}
+ERRORS = errors.ERRORS
 RIGHT = ("stock", "on", "radix")
 
 
 def passed(tag: str, group: str) -> list[str]:
-    """What a server's smoke test said of the groups that passed and begin so."""
-    found = (re.match(rf"ok +({group}.*)", line) for line in SMOKE[tag]["said"])
-    return [line[1] for line in found if line]
+    return errors.passed({"smoke": SMOKE}, tag, group)
 
 
 def test_the_checkpoint_is_the_one_that_is_stated():

@@ -6,7 +6,9 @@ import json
 import re
 from pathlib import Path
 
+import measured_errors as errors
 import pytest
+from answer_columns import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 RAW = ROOT / "ci/checkpoints/raw/h200-smoke-model-hashed"
@@ -24,14 +26,7 @@ BOUND = EXPECTED["tolerance"]
 FORCED = json.loads(
     (ROOT / "ci/checkpoints/raw/gaps-by-rounding/forced.json").read_text()
 )
-ERRORS = {
-    "sign": "sign of the scores",
-    "page": "pages of the scores shifted by one",
-    "entry": "each entry replaced by the next of its page",
-    "xor": "each entry exchanged with its neighbour",
-    "scale": "softmax scale x1.25",
-    "sink": "attention sink left out",
-}
+ERRORS = {tag.removeprefix("b-"): said for tag, said in errors.ERRORS.items()}
 
 
 def apart(pairs) -> list[float]:
@@ -78,22 +73,13 @@ def test_how_many_answers_are_recorded(page, words):
 
 
 def test_how_it_answers():
-    columns = (
-        ("products",),
-        tuple(f"needles {length}" for length in (600, 1500, 2500, 4000, 6000)),
-        *(
-            (f"needles {kind}",)
-            for kind in ("at 2048", "early", "among 2", "among 4", "to 30000")
-        ),
-        ("reasoning", "tool call"),
-    )
     asked = ANSWERS["bf16"]
     for row, good in (
         ("right", lambda each: each["right"]),
         ("every gap over 0.5", lambda each: each["right"] and min(each["gaps"]) >= 0.5),
     ):
         cells = []
-        for names in columns:
+        for names in COLUMNS:
             of = [each for each in asked if each["group"] in names]
             cells.append(f"{sum(map(good, of))} of {len(of)}")
         assert f"| {row} | {' | '.join(cells)} |\n" in SECTION
@@ -153,12 +139,7 @@ def test_each_error_is_found_as_stated(error):
         if typical > BOUND:
             quartiles.append(typical)
     (by,) = re.findall(rf"^\| {re.escape(ERRORS[error])} \| (.*) \|$", SECTION, re.M)
-    parts = []
-    if texts:
-        wrong, asked = map(sum, zip(*texts.values()))
-        *others, last = texts
-        names = f"{', '.join(others)} and {last}" if others else last
-        parts.append(f"{wrong} of {asked} texts ({names})")
+    parts = [errors.texts_told(texts)] if texts else []
     if quartiles:
         parts.append(
             f"gaps of {len(quartiles)} groups, off by {min(quartiles):.2f} to {max(quartiles):.2f}"

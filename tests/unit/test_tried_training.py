@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from answer_columns import COLUMNS
+
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ROOT / "ci/checkpoints/raw/h200-smoke-model"
 TRIED = ROOT / "docs/tried.md"
@@ -13,15 +15,6 @@ TRIED = ROOT / "docs/tried.md"
 def test_what_more_training_gave():
     trials = json.loads((TRAINING / "trials.json").read_text())
     text = TRIED.read_text()
-    columns = (
-        ("products",),
-        tuple(f"needles {length}" for length in (600, 1500, 2500, 4000, 6000)),
-        *(
-            (f"needles {kind}",)
-            for kind in ("at 2048", "early", "among 2", "among 4", "to 30000")
-        ),
-        ("reasoning", "tool call"),
-    )
     for row, trial in (
         ("committed", "committed"),
         ("after 50 s", "050"),
@@ -33,7 +26,7 @@ def test_what_more_training_gave():
                 str(sum(groups[name][what] for name in names))
                 for what in ("sure", "asked")
             )
-            for names in columns
+            for names in COLUMNS
         ]
         assert f"| {row} | {' | '.join(cells)} |\n" in text
 
