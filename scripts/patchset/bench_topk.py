@@ -46,7 +46,9 @@ def _skewed(length: int) -> TopkCase:
 SHAPES = {
     "topk-lengths": [_even(b, n) for n in LENGTHS for b in (1, 16, 64)],
     "topk-rows": [_even(2_048, n) for n in (512, 2_048, 8_192, 32_768)],
-    "topk-caps": [_even(64, n, cap=cap) for n in (512, 2_048) for cap in CAPS],
+    "topk-caps": [
+        _even(b, n, cap=cap) for b in (64, 1) for n in (512, 2_048) for cap in CAPS
+    ],
     "topk-skewed": [
         case for n in (32_768, LONGEST) for case in (_skewed(n), _alone(n))
     ],

@@ -15,9 +15,10 @@ import torch
 # Below this the host's launches show in the time: such calls are timed as a captured graph.
 GRAPH_BELOW_US = 10_000.0
 # Long enough that the first launch's latency and the clock's resolution do not show.
-SAMPLE_US = 2000.0
-# A graph costs some microseconds itself: one of few short calls holds them several times.
-CALLS_IN_GRAPH = 16
+SAMPLE_US = 1000.0
+# A graph costs some microseconds itself, on a busy host more than sixteen of the shortest calls take: one of few
+# short calls holds them several times.
+CALLS_IN_GRAPH = 256
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,17 @@ class _Runner:
 
     def __init__(self, calls: Sequence[Callable]):
         self._calls = list(calls)
-        self._eager()
-        once = min(_elapsed_us(self._eager, 1) for _ in range(3))
+        self._run = self._eager
+        once = self._once()
         self.graph = once / len(calls) < GRAPH_BELOW_US
         if self.graph:
-            rounds = min(CALLS_IN_GRAPH / len(calls), SAMPLE_US / once)
-            self._calls *= max(1, math.ceil(rounds))
-            once *= len(self._calls) / len(calls)
-        self._run = self._capture() if self.graph else self._eager
+            self._run = self._capture()
+            once = self._once()
+            rounds = math.ceil(min(CALLS_IN_GRAPH / len(calls), SAMPLE_US / once))
+            if rounds > 1:
+                self._calls *= rounds
+                self._run = self._capture()
+                once *= rounds
         self._repeats = max(1, round(SAMPLE_US / once))
 
     def measure(self) -> float:
@@ -86,6 +90,11 @@ class _Runner:
         return _elapsed_us(self._run, self._repeats) / (
             self._repeats * len(self._calls)
         )
+
+    def _once(self) -> float:
+        """Microseconds of all calls, after they ran once."""
+        self._run()
+        return min(_elapsed_us(self._run, 1) for _ in range(3))
 
     def _eager(self) -> None:
         for call in self._calls:
