@@ -98,7 +98,15 @@ def model(kernel: str):
         module.is_in_breakable_cuda_graph = lambda: False
         module.fused_q_norm_rope = norm_and_turn
         module.fused_rope_inplace = turn
+        hold_first_configuration()
         yield module
+
+
+def hold_first_configuration() -> None:
+    """Keep upstream's kernel from tuning itself: the ranks would not all choose alike, and its bits go by the choice."""
+    triton_path = sys.modules[f"sglang.srt.{ATTENTION}flash_mla_sm120_triton"]
+    tuner = triton_path._tiled_sparse_decode_kernel
+    tuner.configs = tuner.configs[:1]
 
 
 def norm_and_turn(q, out, eps, _freqs, positions):
