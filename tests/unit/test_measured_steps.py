@@ -73,25 +73,23 @@ ENDS = (
 
 def whole_over_stock() -> list[tuple[float, float, float]]:
     """The gain as timed at 8K, 128K and 1M: by the medians, and by our slowest and fastest list."""
-    found = []
-    for name, stock, ours in ENDS:
-        times = steps(raw(name), ours, 64)
-        below = median(raw(name), stock, 64)
-        found.append(
-            tuple(
-                below / each
-                for each in (statistics.median(times), max(times), min(times))
-            )
-        )
-    return found
+    return [gain_as_timed(*end) for end in ENDS]
+
+
+def gain_as_timed(name: str, stock: str, ours: str) -> tuple[float, float, float]:
+    times = steps(raw(name), ours, 64)
+    below = median(raw(name), stock, 64)
+    ends = (statistics.median(times), max(times), min(times))
+    return tuple(below / each for each in ends)
 
 
 def whole_over_stock_on_the_gpu() -> list[float]:
     """The same by the GPU's own time, at 8K and 128K."""
-    return [
-        busy(raw(name), stock, 64) / busy(raw(name), ours, 64)
-        for name, stock, ours in ENDS[:2]
-    ]
+    return [gain_on_the_gpu(*end) for end in ENDS[:2]]
+
+
+def gain_on_the_gpu(name: str, stock: str, ours: str) -> float:
+    return busy(raw(name), stock, 64) / busy(raw(name), ours, 64)
 
 
 def test_how_fast_the_series_is_over_stock():
@@ -123,16 +121,50 @@ def test_how_fast_the_series_is_over_stock():
     )
 
 
+def lateness(name: str) -> dict[str, float]:
+    """Of the servers that do not wait for the host: how late the latest list of any number of rows is."""
+    made = raw(name)
+    arms = [arm["name"] for arm in made["arms"] if not waits_for_the_host(arm["name"])]
+    return {
+        arm: max(
+            max(times) / min(times) - 1
+            for times in (steps(made, arm, rows) for rows in ROWS)
+        )
+        for arm in arms
+    }
+
+
+def unsteady(name: str) -> list[str]:
+    """Of the servers that do not wait for the host, those whose lists are not alike."""
+    found = []
+    for arm in lateness(name):
+        for rows in ROWS:
+            least, *others, most = sorted(steps(raw(name), arm, rows))
+            # A step of one row is 2 ms, of which the host is a part: single lists are late.
+            late = most / least - 1 >= (0.1 if rows == 1 else 0.02)
+            if late or others[-1] / least - 1 >= 0.02:
+                found.append(arm)
+    return list(dict.fromkeys(found))
+
+
 @pytest.mark.parametrize("name", ["8k", "upper", "128k"])
 def test_servers_that_do_not_wait_for_the_host_are_steady(name):
-    made = raw(name)
-    for arm in made["arms"]:
-        if not waits_for_the_host(arm["name"]):
-            for rows in ROWS:
-                least, *others, most = sorted(steps(made, arm["name"], rows))
-                assert others[-1] / least - 1 < 0.02, arm["name"]
-                # A step of one row is 2 ms, of which the host is a part: single lists are late.
-                assert most / least - 1 < (0.1 if rows == 1 else 0.02), arm["name"]
+    assert lateness(name) and not unsteady(name)
+
+
+def test_why_the_second_run_at_8k_is_not_the_tables():
+    ends = ("8k-again", "stock", "0100-whole")
+    assert (
+        "It is {:.1f} times as timed ({:.1f} to {:.1f}) and {:.1f} by the GPU's own".format(
+            *gain_as_timed(*ends), gain_on_the_gpu(*ends)
+        )
+        in STATED
+    )
+    late = lateness("8k-again")
+    assert (
+        f"of those {len(late)}, {len(unsteady('8k-again'))} were not, with lists "
+        f"{max(late.values()):.1%} late at most" in STATED
+    )
 
 
 def test_a_gain_as_timed_from_0060_on_is_smaller_than_the_spread():
@@ -150,7 +182,7 @@ def test_a_gain_as_timed_from_0060_on_is_smaller_than_the_spread():
 
 def test_all_runs_are_of_one_series():
     built: dict[str, set[str]] = {}
-    for made in map(raw, ("8k", "upper", "128k", "43")):
+    for made in map(raw, ("8k", "8k-again", "upper", "128k", "43")):
         for arm in made["arms"]:
             build = arm["build"]
             built.setdefault(build["checkpoint"], set()).add(build["commit"])
@@ -186,12 +218,11 @@ def test_which_arms_wait_for_the_host():
     )
 
 
-def test_what_is_left_of_the_speed_of_43_layers():
+def test_as_much_is_left_of_the_speed_of_43_layers_as_was_asked_for():
     made = raw("43")
-    for arm in WHOLE[1:]:
+    for arm, wanted in zip(WHOLE[1:], (0.99, 0.98)):
         for rows in ROWS:
-            left = median(made, WHOLE[0], rows) / median(made, arm, rows)
-            assert left >= 0.999
+            assert median(made, WHOLE[0], rows) / median(made, arm, rows) >= wanted
             assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.9965
 
 
@@ -308,9 +339,10 @@ def test_what_the_readme_says_of_the_ladder():
     (near, *lists), (far, *more), (most, *range_1m) = whole_over_stock()
     words = (
         "it is {:.1f} and {:.1f} times as fast (single lists: {:.1f} to {:.1f} and {:.1f} to {:.1f}), "
-        "at 1M {:.0f} times ({:.0f} to {:.0f})"
+        "at 1M {:.0f} times ({:.0f} to {:.0f}); at 8K {:.1f} in another run"
     )
-    assert words.format(near, far, *lists, *more, most, *range_1m) in text
+    again, *_ = gain_as_timed("8k-again", "stock", "0100-whole")
+    assert words.format(near, far, *lists, *more, most, *range_1m, again) in text
     left = {
         rows: [
             median(whole, WHOLE[0], rows) / median(whole, arm, rows)
