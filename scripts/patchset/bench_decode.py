@@ -39,10 +39,16 @@ SKEWED = DecodeCase(
     width=8_256,
     far_page=2,
 )
+# A text of 40 tokens, as a server's first steps have it: what a launch costs whatever its keys.
+SHORT = [
+    DecodeCase(f"B64-h{heads}-40+10", (40,) * 64, (10,) * 64, heads)
+    for heads in (16, 64)
+]
 SHAPES = {
     "decode-rows": [_rows(batch, 16, 512) for batch in (1, 4, 16, 64)],
     "decode-heads": [_rows(64, heads, 512) for heads in (8, 32, 64)],
     "decode-one-row": [_rows(1, 64, 512)],
+    "decode-short": SHORT,
     "decode-long": [LONG, SKEWED],
     "decode-caps": [NARROW, WIDE],
     "decode-prefill": [_rows(2_048, 64, 512)],

@@ -30,6 +30,7 @@ GROUPS = {
         "decode-rows",
         "decode-heads",
         "decode-one-row",
+        "decode-short",
         "decode-long",
         "decode-caps",
         "decode-prefill",
