@@ -178,6 +178,21 @@ def test_what_shorter_graphs_read_is_what_the_raw_file_says():
     assert words.format(**then) + " {low:.2f} to {high:.2f} now".format(**now) in text
 
 
+def test_where_v1_is_quicker_behind_the_logits_is_what_the_tuning_run_says():
+    file = "ci/checkpoints/raw/h200-topk/tuning-6-shares-and-placement.json"
+    timed = [row for row in json.loads((ROOT / file).read_text()) if "us" in row]
+    behind = {
+        row["case"]: [row["us"][arm][0] for arm in ("v1", "kept")]
+        for row in timed
+        if row["case"].startswith("pair ") and "v1" in row["us"]
+    }
+    quicker = {case: us for case, us in behind.items() if us[0] < us[1]}
+    assert len(behind) > 1 and quicker.keys() == {"pair 64 x 512-cap262144"}
+    (us,) = quicker.values()
+    words = "for 64 rows at the widest cap, {:.3f} us for {:.3f}.".format(*us)
+    assert words in " ".join(PAGE.split())
+
+
 def test_where_v2_is_faster_and_what_caps_cost_is_what_the_raw_file_says():
     text = " ".join(PAGE.split())
     caps = [
