@@ -133,9 +133,9 @@ def test_the_outcomes_beside_the_predictions_are_what_the_raw_files_say():
     for run, part in zip((1, 2), told):
         rows = re.findall(r"^\| (?!shape)(.*?) \| (.*) \|$", part, re.M)
         for shape, cells in rows:
-            for arm, stated in zip(arms[run].split(), cells.split(" | ")):
+            for arm, stated in zip(arms[run].split(), cells.split("|")):
                 if "/" in stated:
                     (came,) = times(run, shapes[shape], arm)
-                    assert stated.split(" / ")[1] == came, (shape, arm)
+                    assert stated.strip().split(" / ")[1] == came, (shape, arm)
                     checked += 1
-    assert checked == 24 + 39
+    assert checked == 24 + 38
