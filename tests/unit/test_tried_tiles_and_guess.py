@@ -105,6 +105,8 @@ def test_what_is_said_of_the_guess_is_what_the_raw_file_says():
     assert "skipped rows {} for {}".format(*wide) in WORDS
     order = times(2, SERVED, "g1o", "g8o")
     assert "as served {} and {} (".format(*order) in WORDS
+    worth = sorted(served[f"{arm}o"] - served[arm] for arm in ("g1", "g8"))
+    assert "is worth {:.2f} to {:.2f}:".format(*worth) in WORDS
     own = second[OWN]["base"] - second[OWN]["g1"]
     assert f"gains {gain:.2f} us, {own:.2f} where it comes from memory" in WORDS
     level = max(abs(times["g0"] / times["base"] - 1) for times in second.values())
