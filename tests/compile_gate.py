@@ -28,7 +28,7 @@ class Machine:
     ``mma``, ``forbidden``, ``byte_loads`` and ``async_copies`` are read from the PTX of a Triton kernel
     and from the SASS of one in CUDA C++; ``bulk_copies`` and ``registers_handed_over``, how often a warp
     changes the number that it has, from the SASS of the latter alone. ``sass`` holds the tensor-core and local-memory instructions
-    of the machine code; None for sm_103 and sm_121, which the wheel's nvdisasm cannot read. ``before_wait``: the
+    of the machine code; None for sm_103, sm_110 and sm_121, which the wheel's nvdisasm cannot read. ``before_wait``: the
     accesses to global memory ahead of the wait for the kernel before; None without SASS or a wait.
     """
 
@@ -153,8 +153,8 @@ def compile_cuda_for(launch, arch: int) -> Machine:
 
 
 def _disassembled(cubin: Path, arch: int) -> Optional[str]:
-    # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same, nor 10.3.
-    return None if arch in (103, 121) else _run(TOOLS / "nvdisasm", cubin)
+    # The wheel's nvdisasm knows 12.0 but not 12.1, whose code generator is the same, nor 10.3 and 11.0.
+    return None if arch in (103, 110, 121) else _run(TOOLS / "nvdisasm", cubin)
 
 
 def _instructions(sass: Optional[str]) -> Optional[dict[str, int]]:

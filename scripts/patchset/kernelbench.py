@@ -23,6 +23,7 @@ import torch  # noqa: E402
 import triton  # noqa: E402
 
 from . import (  # noqa: E402
+    atomic,
     bench_decode,
     bench_hc_pre,
     bench_indexer,
@@ -55,8 +56,9 @@ def run(
 ) -> int:
     """Time the chosen groups or kernels (None: all) and return the exit code.
 
-    The table goes to stdout, the raw figures to ``out``. A wrong result is exit code 1. ``without`` names peers
-    that are not asked; one whose kernels take longer than ``peer_seconds`` to compile is left out as well.
+    The table goes to stdout, the raw figures to ``out``, group by group: of a run that is cut off, ``out`` has what
+    was measured and names the groups left. A wrong result is exit code 1. ``without`` names peers that are not
+    asked; one whose kernels take longer than ``peer_seconds`` to compile is left out as well.
     """
     groups = choose(chosen, BENCHES)
     if not torch.cuda.is_available():
@@ -72,7 +74,8 @@ def run(
     for bench in {bench.kernel: bench for bench, _ in groups}.values():
         mine = [group for each, group in groups if each is bench]
         bench.compile_peers(mine, peer_seconds)
-    record = {"machine": machine_facts(), "cases": [], "ratios": {}}
+    left = [group for _, group in groups]
+    record = {"machine": machine_facts(), "left": left, "cases": [], "ratios": {}}
     _warn_if_not_sm120(record["machine"])
     for bench, group in groups:
         rows = measure(
@@ -81,15 +84,22 @@ def run(
         record["cases"] += [
             {"kernel": bench.kernel, "group": group, **row} for row in rows
         ]
+        left.remove(group)
+        _keep(record, out)
         print("\n".join(line(row) for row in rows), flush=True)
         torch.cuda.empty_cache()
     for kernel, bench in {bench.kernel: bench for bench, _ in groups}.items():
         record["ratios"][kernel] = _summary(bench, record["cases"])
+    _keep(record, out)
     if out:
-        out.write_text(json.dumps(record, indent=1) + "\n")
         print(f"raw   {out}", file=sys.stderr)
     right = all(row["correct"] for row in record["cases"])
     return int(Exit.DONE if right else Exit.NO)
+
+
+def _keep(record: dict, out: Optional[Path]) -> None:
+    if out:
+        atomic.write(out, f"{json.dumps(record, indent=1)}\n".encode())
 
 
 def choose(

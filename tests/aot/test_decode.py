@@ -19,6 +19,7 @@ HEADS = (16, 32)
 # What the cards have that the flag allows: compute capability 8.9 neither a copy engine nor large SMs.
 CARDS = (
     *((89, name) for name in ("FEW_HEADS", "PLAIN")),
+    *((110, name) for name in ("FEW_HEADS", "COPIED")),
     *(
         (arch, name)
         for arch in (90, 100, 103)

@@ -26,6 +26,11 @@ def steps(made: dict, arm: str, rows: int) -> list[float]:
     return stepsummary.steps_ms(made, arm, rows)
 
 
+def waits_for_the_host(arm: str) -> bool:
+    """Whether this arm of four layers has the patches from 0060 on."""
+    return "0060" <= arm < "stock"
+
+
 def busy(made: dict, arm: str, rows: int) -> float | None:
     """The GPU's own time of a step in us, the median of all profiled ones."""
     found = stepsummary.busy_us(made, arm, rows)

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -175,7 +175,23 @@ def test_the_raw_file_names_kernel_group_and_ratios(timed, monkeypatch, tmp_path
     assert {(row["kernel"], row["group"]) for row in record["cases"]} == {
         ("k", "first")
     }
-    assert record["ratios"] == {"k": {"b / a": {"ours": 2.0}}}
+    assert record["ratios"] == {"k": {"b / a": {"ours": 2.0}}} and not record["left"]
+
+
+def test_a_run_that_is_cut_off_leaves_what_it_measured(timed, monkeypatch, tmp_path):
+    def cut_off():
+        raise KeyboardInterrupt
+
+    second = replace(case("b"), prepare=cut_off)
+    groups = {"first": [case("a")], "second": [second], "third": [case("c")]}
+    monkeypatch.setattr(kernelbench, "BENCHES", (Bench("k", groups),))
+    out = tmp_path / "raw.json"
+    with pytest.raises(KeyboardInterrupt):
+        kernelbench.run(None, out, 5)
+    record = json.loads(out.read_text())
+    assert [row["case"] for row in record["cases"]] == ["a"]
+    assert record["left"] == ["second", "third"]
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_tflops_stand_only_where_there_are_any():

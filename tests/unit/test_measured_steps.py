@@ -17,6 +17,7 @@ from measured_steps import (
     raw,
     steps,
     tables,
+    waits_for_the_host,
 )
 from patchset import agreement, stepsummary
 
@@ -72,25 +73,23 @@ ENDS = (
 
 def whole_over_stock() -> list[tuple[float, float, float]]:
     """The gain as timed at 8K, 128K and 1M: by the medians, and by our slowest and fastest list."""
-    found = []
-    for name, stock, ours in ENDS:
-        times = steps(raw(name), ours, 64)
-        below = median(raw(name), stock, 64)
-        found.append(
-            tuple(
-                below / each
-                for each in (statistics.median(times), max(times), min(times))
-            )
-        )
-    return found
+    return [gain_as_timed(*end) for end in ENDS]
+
+
+def gain_as_timed(name: str, stock: str, ours: str) -> tuple[float, float, float]:
+    times = steps(raw(name), ours, 64)
+    below = median(raw(name), stock, 64)
+    ends = (statistics.median(times), max(times), min(times))
+    return tuple(below / each for each in ends)
 
 
 def whole_over_stock_on_the_gpu() -> list[float]:
     """The same by the GPU's own time, at 8K and 128K."""
-    return [
-        busy(raw(name), stock, 64) / busy(raw(name), ours, 64)
-        for name, stock, ours in ENDS[:2]
-    ]
+    return [gain_on_the_gpu(*end) for end in ENDS[:2]]
+
+
+def gain_on_the_gpu(name: str, stock: str, ours: str) -> float:
+    return busy(raw(name), stock, 64) / busy(raw(name), ours, 64)
 
 
 def test_how_fast_the_series_is_over_stock():
@@ -122,21 +121,50 @@ def test_how_fast_the_series_is_over_stock():
     )
 
 
+def lateness(name: str) -> dict[str, float]:
+    """Of the servers that do not wait for the host: how late the latest list of any number of rows is."""
+    made = raw(name)
+    arms = [arm["name"] for arm in made["arms"] if not waits_for_the_host(arm["name"])]
+    return {
+        arm: max(
+            max(times) / min(times) - 1
+            for times in (steps(made, arm, rows) for rows in ROWS)
+        )
+        for arm in arms
+    }
+
+
+def unsteady(name: str) -> list[str]:
+    """Of the servers that do not wait for the host, those whose lists are not alike."""
+    found = []
+    for arm in lateness(name):
+        for rows in ROWS:
+            least, *others, most = sorted(steps(raw(name), arm, rows))
+            # A step of one row is 2 ms, of which the host is a part: single lists are late.
+            late = most / least - 1 >= (0.1 if rows == 1 else 0.02)
+            if late or others[-1] / least - 1 >= 0.02:
+                found.append(arm)
+    return list(dict.fromkeys(found))
+
+
 @pytest.mark.parametrize("name", ["8k", "upper", "128k"])
 def test_servers_that_do_not_wait_for_the_host_are_steady(name):
-    made = raw(name)
-    for arm in made["arms"]:
-        if not waits_for_the_host(arm["name"]):
-            for rows in ROWS:
-                least, *others, most = sorted(steps(made, arm["name"], rows))
-                assert others[-1] / least - 1 < 0.02, arm["name"]
-                # A step of one row is 2 ms, of which the host is a part: single lists are late.
-                assert most / least - 1 < (0.1 if rows == 1 else 0.02), arm["name"]
+    assert lateness(name) and not unsteady(name)
 
 
-def waits_for_the_host(arm: str) -> bool:
-    """Whether this arm of four layers has the patches from 0060 on."""
-    return "0060" <= arm < "stock"
+def test_why_the_second_run_at_8k_is_not_the_tables():
+    ends = ("8k-again", "stock", "0100-whole")
+    assert (
+        "It is {:.1f} times as timed ({:.1f} to {:.1f}) and {:.1f} by the GPU's own".format(
+            *gain_as_timed(*ends), gain_on_the_gpu(*ends)
+        )
+        in STATED
+    )
+    late = lateness("8k-again")
+    assert (
+        f"of those {len(late)}, {len(unsteady('8k-again'))} were not, with lists "
+        f"{max(late.values()):.1%} late at most" in STATED
+    )
 
 
 def test_a_gain_as_timed_from_0060_on_is_smaller_than_the_spread():
@@ -152,49 +180,89 @@ def test_a_gain_as_timed_from_0060_on_is_smaller_than_the_spread():
     assert f"within {max(map(abs, own)):.1%} by every patch from 0059 on but" in STATED
 
 
-def test_which_runs_are_of_which_commit():
-    (tip,) = (
-        arm["build"]["commit"] for arm in raw("upper")["arms"] if arm["name"] == "0100"
-    )
-    assert f"series of commit {tip[:12]};" in STATED
-    built = [
-        arm["build"]["commit"]
-        for name, wanted in (("43", "0090-8k"), ("128k", "0090"))
-        for arm in raw(name)["arms"]
-        if arm["name"] == wanted
-    ]
-    assert built[0] != built[1] and "the run of 43 layers is of 0e0ad823d9de" in STATED
+def test_all_runs_are_of_one_series():
+    built: dict[str, set[str]] = {}
+    for made in map(raw, ("8k", "8k-again", "upper", "128k", "43")):
+        for arm in made["arms"]:
+            build = arm["build"]
+            built.setdefault(build["checkpoint"], set()).add(build["commit"])
+    assert [name for name, commits in built.items() if len(commits) > 1] == []
+    (tip,) = built["0100-moe-mxfp4-draft"]
+    assert f"series of commit {tip[:12]}; every run is of that series." in STATED
 
 
 def test_which_arms_wait_for_the_host():
     waiting: list[float] = []
     but_one: list[float] = []
+    far: list[float] = []
     spread: dict[int, list[float]] = {rows: [] for rows in ROWS}
-    for made in map(raw, ("8k", "upper", "128k")):
+    for name in ("8k", "upper", "128k"):
+        made = raw(name)
         for arm in made["arms"]:
             for rows in ROWS:
                 times = sorted(steps(made, arm["name"], rows))
                 if waits_for_the_host(arm["name"]):
                     waiting.append(times[-1] / times[0] - 1)
-                else:
-                    spread[rows].append(times[-1] / times[0] - 1)
-                    if rows == 1:
-                        but_one.append(times[-2] / times[0] - 1)
+                    continue
+                spread[rows].append(times[-1] / times[0] - 1)
+                if rows == 1:
+                    but_one.append(times[-2] / times[0] - 1)
+                if name == "128k":
+                    far.append(times[-1] / times[0] - 1)
     one, some, many = (max(spread[rows]) for rows in ROWS)
     assert (
         f"spread by {min(waiting):.0%} to {max(waiting):.0%}, those of all other servers by "
-        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one: single late "
-        f"lists at 8K, without which it is {max(but_one):.1%})" in STATED
+        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one: late lists at 8K, "
+        f"without the latest of each {max(but_one):.1%}; at 128K {max(far):.1%} at most at "
+        "every number of rows)" in STATED
     )
 
 
-def test_what_is_left_of_the_speed_of_43_layers():
+def test_as_much_is_left_of_the_speed_of_43_layers_as_was_asked_for():
     made = raw("43")
+    for arm, wanted in zip(WHOLE[1:], (0.99, 0.98)):
+        for rows in ROWS:
+            assert median(made, WHOLE[0], rows) / median(made, arm, rows) >= wanted
+            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.9965
+
+
+def test_what_the_page_says_is_left_of_the_speed_of_43_layers():
+    made = raw("43")
+    timed, own = [], []
     for arm in WHOLE[1:]:
         for rows in ROWS:
-            left = median(made, WHOLE[0], rows) / median(made, arm, rows)
-            assert left >= 0.999
-            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.9965
+            timed.append(median(made, WHOLE[0], rows) / median(made, arm, rows))
+            own.append(busy(made, WHOLE[0], rows) / busy(made, arm, rows))
+    assert (
+        f"{min(timed):.1%} is left or more as timed, {min(own):.1%} by the GPU's own time:"
+        in STATED
+    )
+
+
+def attention_us(made: dict, arm: str, rows: int) -> tuple[float, int]:
+    """How long our attention ran in a step, the median over the profiles, and its calls."""
+    found = [
+        (took, calls)
+        for profile in made["profiles"]
+        if (profile["arm"], profile["rows"]) == (arm, rows)
+        for at, took, _, calls in profile["kernels"]
+        if made["kernel_names"][at] == "sparse_mla_decode"
+    ]
+    took, calls = (statistics.median(each) for each in zip(*found))
+    return took, int(calls)
+
+
+def test_how_long_our_attention_takes():
+    deep = [attention_us(raw("43"), arm, 64) for arm in WHOLE]
+    (a_layer,) = {f"{took / calls:.1f}" for took, calls in deep}
+    assert f"there and takes {a_layer} here." in STATED
+    few = (attention_us(raw("128k"), arm, 1)[0] for arm in SERIES)
+    assert (
+        "our attention took {:.0f} us at 8K and {:.0f} and {:.0f} at 128K and 1M;".format(
+            *few
+        )
+        in STATED
+    )
 
 
 def test_what_is_left_of_the_speed_of_four_layers():
@@ -271,10 +339,19 @@ def test_what_the_readme_says_of_the_ladder():
     (near, *lists), (far, *more), (most, *range_1m) = whole_over_stock()
     words = (
         "it is {:.1f} and {:.1f} times as fast (single lists: {:.1f} to {:.1f} and {:.1f} to {:.1f}), "
-        "at 1M {:.0f} times ({:.0f} to {:.0f})"
+        "at 1M {:.0f} times ({:.0f} to {:.0f}); at 8K {:.1f} in another run"
     )
-    assert words.format(near, far, *lists, *more, most, *range_1m) in text
-    near, *others = (median(whole, arm, 64) for arm in WHOLE)
-    left = (f"{near / each:.1%}" for each in others)
-    words = "keeps {} of its tok/s at 8K when the context is 128K, and {} when it is 1M"
-    assert words.format(*left) in text
+    again, *_ = gain_as_timed("8k-again", "stock", "0100-whole")
+    assert words.format(near, far, *lists, *more, most, *range_1m, again) in text
+    left = {
+        rows: [
+            median(whole, WHOLE[0], rows) / median(whole, arm, rows)
+            for arm in WHOLE[1:]
+        ]
+        for rows in ROWS
+    }
+    words = (
+        "keeps {:.1%} of its tok/s at 8K when the context is 128K, and {:.1%} when it is 1M; "
+        "at 1 and 16 rows {:.1%} or more"
+    )
+    assert words.format(*left[64], min(left[1] + left[16])) in text
