@@ -20,7 +20,9 @@ def test_what_is_said_of_the_gpu_tier_is_what_it_said():
     assert f"{passed} of {collected} tests passed" in text
     assert "none was skipped and one failed: that of two ranks" in text
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"{passed} tests passed on two H200s with today's kernels and one fail" in text
+    assert (
+        f"{passed} tests passed on two H200s with today's kernels and one fail" in text
+    )
 
 
 def test_how_the_failed_one_came_out_since_is_what_the_job_showed():
