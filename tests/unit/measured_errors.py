@@ -16,7 +16,7 @@ ERRORS = {
     "b-scale": "softmax scale x1.25",
     "b-sink": "attention sink left out",
 }
-RIGHT = ("stock", "on")
+RIGHT = ("stock", "on", "topk", "radix", "radix again")
 
 
 def raw() -> dict:

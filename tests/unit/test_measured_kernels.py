@@ -108,6 +108,11 @@ def test_the_metadata_figures_are_what_the_raw_file_says():
         f" {seen['stock_compilations']}, {seen['ours_seconds']:.2f} s against"
         f" {seen['stock_seconds']:.2f} s."
     ) in text
+    warm, its = medians(rows["growing-32-widths"], "ours", "stock")
+    assert warm > its
+    assert f"at its own width, takes {warm:.2f} us against {its:.2f}: ours is" in text
+    one = medians(rows["decode1-text512-cap8K"], "ours", "stock")
+    assert "a context of 8K, {:.2f} us against {:.2f}.".format(*one) in text
 
 
 def test_the_metadata_figures_of_the_second_run_are_what_its_raw_file_says():
@@ -128,6 +133,8 @@ def test_the_metadata_figures_of_the_second_run_are_what_its_raw_file_says():
         for run in (again, first)
     )
     assert (
-        "{:.2f} against {:.2f} there, {:.2f} against {:.2f} in".format(*now, *then)
+        "{:.2f} against {:.2f} there, {:.2f} against {:.2f} in the first".format(
+            *now, *then
+        )
         in text
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -51,6 +52,14 @@ def test_what_was_not_kept_is_what_the_raw_file_says():
     ):
         pair = "{} for {}".format(*(f"{float(times[case][arm]):.1f}" for arm in arms))
         assert f"rows {pair}" in TRIED or f"row {pair}" in TRIED, (case, pair)
+
+
+def test_what_the_kept_form_took_since_is_what_the_bench_says():
+    cases = json.loads((RAW / "bench.json").read_text())["cases"]
+    times = {case["case"]: case["timings"]["ours"]["median"] for case in cases}
+    prefill, many = (times[f"B{rows}-h64-128+512"] for rows in (2_048, 64))
+    words = f"with them: {prefill:.0f} us for 2,048 rows and {many:.1f} for 64, both"
+    assert words in " ".join(TRIED.split())
 
 
 @pytest.mark.parametrize("run", ("11", "12", "13"))
