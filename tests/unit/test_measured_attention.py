@@ -141,3 +141,12 @@ def test_attention_beside_an_earlier_kernel_is_what_the_raw_files_say():
         attention(names[1], run, "ours, not shared out") for run in (DECODE, before)
     ]
     assert "keys takes {:.0f} us instead of {:.0f}:".format(*whole) in text
+    alone = json.loads(
+        (ROOT / "ci/checkpoints/raw/h200-decode/bench-before.json").read_text()
+    )
+    figures = (
+        attention("B64-h32-128+512", alone),
+        attention(names[1], alone, "ours, not shared out"),
+    )
+    words = "took {:.1f} us for 64 rows of 32 heads and {:.0f}."
+    assert words.format(*figures) in text

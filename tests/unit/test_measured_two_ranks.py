@@ -171,3 +171,22 @@ def test_the_layer_of_one_split_at_three_commits():
         for folder in ("h200-local-heads", "server-h200-series", ranks.RAW.name)
     ]
     assert equal == [[True, True], [False, True], [True, True]]
+
+
+def test_what_is_said_of_more_ranks():
+    made = json.loads((ranks.RAW / "ranks.json").read_text())
+    rows = [row for rank in made["ranks"] for row in rank["more_ranks"]]
+    far = {}
+    for row in rows:
+        key = row["kernel"], row["compress_ratio"], row["ranks"]
+        how = row["attention_largest_difference"], row["largest_value"]
+        assert far.setdefault(key, how) == how, "both ranks found the same"
+    exact = {"upstream's Triton", "ours, one split"}
+    assert {how[0] for key, how in far.items() if key[0] in exact} == {0}
+    many, most = far["ours", 4, 4], far["ours", 4, 8]
+    assert many[0] == most[0]
+    words = "64 c4 rows part by {:g} of {:g} and of {:g} at most, 8 long rows by"
+    assert words.format(*many, most[1]) in STATED
+    long = {far["ours", 128, number] for number in (4, 8)}
+    assert len(long) == 1
+    assert "8 long rows by {:g} of {:g}.".format(*long.pop()) in STATED
