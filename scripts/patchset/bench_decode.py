@@ -13,6 +13,7 @@ from kernels.decode_ref import sparse_mla_decode_ref
 
 from . import peers
 from .benchcase import Arms, Bench, BenchCase, Prepared, ratios
+from .decode_parts import exchanged_bytes
 
 # More sets than other kernels get: a row of 640 keys is 0.4 MB.
 L2_ROTATION_BYTES, MOST_SETS = 160 << 20, 400
@@ -26,7 +27,7 @@ def _rows(batch: int, heads: int, far: int, width: int = 0) -> DecodeCase:
     name = f"B{batch}-h{heads}-128+{far}" + (f"-width{width}" if width else "")
     lens = ((128,) * batch, (far,) * batch)
     # Layers of the c128 cache have pages of 2 keys.
-    page = 64 if far == 512 else 2
+    page = 64 if far in (512, 1_024) else 2
     return DecodeCase(name, *lens, heads, width or max(far, 64), far_page=page)
 
 
@@ -45,7 +46,10 @@ SHORT = [
     for heads in (16, 64)
 ]
 SHAPES = {
-    "decode-rows": [_rows(batch, 16, 512) for batch in (1, 4, 16, 64)],
+    "decode-rows": [
+        *(_rows(batch, 16, 512) for batch in (1, 4, 16, 64)),
+        _rows(64, 16, 1_024),
+    ],
     "decode-heads": [_rows(64, heads, 512) for heads in (8, 32, 64)],
     "decode-one-row": [_rows(1, 64, 512)],
     "decode-short": SHORT,
@@ -73,7 +77,13 @@ def work(case: DecodeCase) -> tuple[int, int]:
 
 
 def _bench_case(case: DecodeCase) -> BenchCase:
-    return BenchCase(case.name, len(case.near), *work(case), partial(_prepare, case))
+    return BenchCase(
+        case.name,
+        len(case.near),
+        *work(case),
+        partial(_prepare, case),
+        exchanged_bytes(case),
+    )
 
 
 def _prepare(case: DecodeCase) -> Prepared:

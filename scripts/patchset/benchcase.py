@@ -31,13 +31,17 @@ class Prepared:
 
 @dataclass(frozen=True)
 class BenchCase:
-    """One shape. ``moved``: bytes that must move; ``flop``: operations of the tensor cores, 0 if none."""
+    """One shape. ``moved``: bytes that must move; ``flop``: operations of the tensor cores, 0 if none.
+
+    ``exchanged``: bytes beside those that programs leave for each other on the card that times are predicted of.
+    """
 
     name: str
     batch: int
     moved: int
     flop: int
     prepare: Callable[[], Prepared]
+    exchanged: int = 0
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ def render() -> str:
         "Rendered by `scripts/bench.sh roofline`. **Predictions, not measurements**: no such card was",
         "available. A time is the larger of two bounds plus a fixed part:",
         "",
-        "- bytes that must move (each input once, each output once) at 85 % of 1,792 GB/s;",
+        "- bytes that must move (each input once, each output once), and partial results that programs which share",
+        "  a row leave for each other (written once, read once, though most stay in the L2), at 85 % of 1,792 GB/s;",
         "- multiplications at the rate of their type (reported for this card);",
         "- launch and first loads: the least that any shape of the kernel took above its memory floor in",
         "  the run on an H200. Clocks differ, so this part is the least certain.",
@@ -86,19 +87,20 @@ def _section(kernel: str, title: str, rate: float, run: Path) -> list[str]:
         f"Multiplications at {rate / 1e12:.0f} TFLOP/s, launch and first loads {overhead:.1f} us"
         f" ([H200 run](../{run.relative_to(ROOT)}), copies at {record['machine']['copy_bytes_per_s'] / 1e12:.2f} TB/s).",
         "",
-        "| shape | MB moved | GFLOP | bytes, us | flop, us | bound by | predicted, us | H200, us |",
-        "|---|---|---|---|---|---|---|---|",
+        "| shape | MB moved | MB of partial results | GFLOP | bytes, us | flop, us | bound by | predicted, us | H200, us |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     (bench,) = (bench for bench in BENCHES if bench.kernel == kernel)
     for case in (case for group in bench.groups.values() for case in group):
-        memory, compute = case.moved / BANDWIDTH * 1e6, case.flop / rate * 1e6
+        memory = (case.moved + case.exchanged) / BANDWIDTH * 1e6
+        compute = case.flop / rate * 1e6
         bound = "launch"
         if max(memory, compute) > overhead:
             bound = "bytes" if memory >= compute else "flop"
         seen = measured.get(case.name)
         h200 = f"{seen['timings']['ours']['median']:,.1f}" if seen else "none"
         lines.append(
-            f"| {case.name} | {case.moved / 1e6:,.1f} | {case.flop / 1e9:,.1f} | {memory:,.1f} |"
+            f"| {case.name} | {case.moved / 1e6:,.1f} | {case.exchanged / 1e6:,.1f} | {case.flop / 1e9:,.1f} | {memory:,.1f} |"
             f" {compute:,.1f} | {bound} | {max(memory, compute) + overhead:,.1f} | {h200} |"
         )
     return lines

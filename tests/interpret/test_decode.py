@@ -24,6 +24,7 @@ from kernels import decode
 from kernels.decode import decode_workspace, plan, sparse_mla_decode
 from kernels.decode_ref import sparse_mla_decode_ref
 from numeric import assert_bitwise_equal
+from patchset import decode_parts
 
 # Rows whose tiles are many for the four programs of the CPU, so that they are shared out.
 LONG = DecodeCase("long", (128, 3, 60), (200, 0, 70))
@@ -273,6 +274,33 @@ def test_equal_shares_where_own_ones_would_be_much_longer(seed, monkeypatch):
     case = DecodeCase("equal", (128,) * 7, (512,) * 7)
     left = parts_left(make_decode(case, seed=seed), 12, monkeypatch, seed)
     assert max(left) == 2
+
+
+@pytest.mark.parametrize(
+    "case",
+    (
+        DecodeCase("none", (40,) * 5, (10,) * 5),
+        DecodeCase("alone", (128,), (512,)),
+        DecodeCase("some", (128,) * 3, (512, 0, 512)),
+        DecodeCase("equal", (128,) * 7, (512,) * 7),
+        DecodeCase("one long", (128,) * 8, (512,) + (2,) * 7, far_page=2),
+        DecodeCase("groups", (128,) * 2, (512, 300), heads=64),
+        DecodeCase("many", (128,) * 13, (512, 64) * 6 + (200,)),
+    ),
+    ids=lambda case: case.name,
+)
+def test_predictions_count_the_parts_that_programs_leave(case, seed, monkeypatch):
+    left = parts_left(make_decode(case, seed=seed), 12, monkeypatch, seed)
+    config = decode.config_for(len(case.near), case.heads, torch.device("cpu"))
+    assert decode_parts.parts(case, config, 12) == sum(left)
+
+
+def test_predictions_are_of_the_launch_shape_that_the_card_gets(monkeypatch):
+    monkeypatch.setattr(decode, "sm_count", lambda _: decode_parts.SMS)
+    for rows, heads in ((1, 64), (94, 32), (95, 32), (64, 64), (2_048, 16)):
+        case = DecodeCase("shape", (1,) * rows, heads=heads)
+        chosen = decode.config_for(rows, heads, torch.device("cpu"))
+        assert decode_parts.config_on_the_card(case) == chosen
 
 
 def test_the_width_changes_nothing(seed):
