@@ -94,8 +94,13 @@ def test_times_of_long_rows_are_what_the_raw_file_says():
     text = " ".join(PAGE.split())
     words = (
         "One row of 262,144 takes {:.2f} us, and in the two other places of the run that"
-        " have one of normal scores {:.2f} and {:.2f} (12 was aimed at); 64 rows {:.2f} us"
+        " have one of normal scores {:.2f} and {:.2f} (12 was aimed at; {} of the 25"
+        " distributions are above it, the plateau's {:.2f} the most); 64 rows {:.2f} us"
     )
+    kinds = scores(TOPK, "1x262144")
+    above = sum(us > 12 for us in kinds.values())
+    assert max(kinds, key=kinds.get) == "-plateau"
+    times[3:3] = [above, max(kinds.values())]
     assert words.format(*times) in text
     modes = TOPK_ROWS["topk-lengths", "64x131072"]["timings"]["ours"]
     words = "64 rows of 131,072 take {low:.2f} to {high:.2f} us, {median:.2f} in"
@@ -193,6 +198,11 @@ def test_where_v1_is_quicker_behind_the_logits_is_what_the_tuning_run_says():
     assert words in " ".join(PAGE.split())
 
 
+def v2_of_ours(group: str, case: str) -> float:
+    ours, its = medians(TOPK_ROWS[group, case], "ours", "v2")
+    return its / ours
+
+
 def test_where_v2_is_faster_and_what_caps_cost_is_what_the_raw_file_says():
     text = " ".join(PAGE.split())
     caps = [
@@ -213,6 +223,27 @@ def test_where_v2_is_faster_and_what_caps_cost_is_what_the_raw_file_says():
         ]
     ]
     assert f"v2 takes {min(of_ours):.2f} to {max(of_ours):.2f} of our time" in text
+    one, most = (v2_of_ours("topk-lengths", f"{n}x32768") for n in (1, 64))
+    assert f"{one:.2f} and {most:.2f} on 1 and 64 rows of 32,768" in text
+    assert v2_of_ours("topk-lengths", "16x32768") > 1
+    cases = [name for group, name in TOPK_ROWS if group == "topk-recall"]
+    above = sorted(
+        v2_of_ours("topk-recall", name)
+        for name in cases
+        if not name.startswith("8x8192-")
+    )
+    slower = [ratio for ratio in above if ratio > 1]
+    others = above[: -len(slower)]
+    assert f"on {others[0]:.2f} to {others[-1]:.2f} but for two cases" in text
+    found = {
+        f"{v2_of_ours('topk-recall', name):.2f}": TOPK_ROWS["topk-recall", name][
+            "facts"
+        ]["recall"]["v2"]
+        for name in ("8x262144-concentrated", "8x262144-mean-100")
+    }
+    assert [f"{ratio:.2f}" for ratio in slower] == list(found)
+    assert "({} and {}, where".format(*found) in text
+    assert "finds {:.3f} and {:.3f} of the top-512".format(*found.values()) in text
     many = [
         ours / its
         for length in (2_048, 8_192, 32_768)
