@@ -6,10 +6,13 @@ A program of its own, because a GPU host's Python has torch and triton and nothi
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import tempfile
 from pathlib import Path
+from typing import Optional
 
-from . import benchnames, optiontypes
+from . import benchnames, newfile, optiontypes
 from .errors import Exit, Failure
 
 _HERE = ("kernel", "roofline")
@@ -66,6 +69,35 @@ def main(argv: list[str]) -> int:
     except Failure as failure:
         print("\n".join(failure.lines()), file=sys.stderr)
         return int(failure.code)
+    except KeyboardInterrupt:
+        print("\n".join(_interrupted(arguments.out).lines()), file=sys.stderr)
+        return 128 + signal.SIGINT
+
+
+def _interrupted(out: Optional[Path]) -> Failure:
+    kept = out and out.exists()
+    return Failure(
+        Exit.INTERRUPTED,
+        "interrupted",
+        state=f"{out} keeps the groups that were measured" if kept else "no file",
+        next="scripts/bench.sh kernel --case GROUP for those that are left, into another --out",
+    )
+
+
+def _require_place(out: Path) -> None:
+    """Before the first measurement: all of them take minutes."""
+    newfile.require(out, f"choose another file: --out {newfile.beside(out)}")
+    try:
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise Failure(
+            Exit.USAGE if isinstance(error, FileNotFoundError) else Exit.ENVIRONMENT,
+            "--out can't be written",
+            where=f"{out}: {error.strerror}",
+            state="nothing was measured",
+            next="name a file in a folder that is there and can be written",
+        ) from None
 
 
 def _what(text: str) -> str:
@@ -83,6 +115,8 @@ def _what(text: str) -> str:
 
 def _run(arguments: argparse.Namespace) -> int:
     benchnames.require_known(arguments.case or [], benchnames.GROUPS)
+    if arguments.out and arguments.what == "kernel":
+        _require_place(arguments.out)
     try:
         from . import kernelbench, roofline
     except ModuleNotFoundError as missing:

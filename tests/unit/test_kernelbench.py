@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
+from patchset import bench as bench_program
 from patchset import (
     bench_decode,
     bench_indexer,
@@ -128,6 +129,35 @@ def test_the_names_are_known_without_torch(bare):
 def test_what_is_not_to_be_measured_here(bare, words, said):
     done = bare(*words)
     assert done.returncode == Exit.USAGE and said in done.stderr
+
+
+def test_a_file_that_is_there_is_not_written_over(bare, tmp_path):
+    out = tmp_path / "raw.json"
+    out.write_text("evidence")
+    done = bare("kernel", "--out", str(out))
+    assert done.returncode == Exit.USAGE and out.read_text() == "evidence"
+    assert "--out needs a new file, and this one is there" in done.stderr
+    assert f"--out {tmp_path / 'raw-2.json'}" in done.stderr
+
+
+@pytest.mark.parametrize("folder", ["gone", "raw.json"])
+def test_a_place_that_cannot_be_written_is_told_first(bare, tmp_path, folder):
+    (tmp_path / "raw.json").write_text("evidence")
+    done = bare("kernel", "--out", str(tmp_path / folder / "new.json"))
+    assert done.returncode in (Exit.USAGE, Exit.ENVIRONMENT)
+    assert "--out can't be written" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_interrupted_run_says_what_it_keeps(monkeypatch, tmp_path, capsys):
+    out = tmp_path / "raw.json"
+
+    def interrupted(*_):
+        out.write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kernelbench, "run", interrupted)
+    assert bench_program.main(["kernel", "--out", str(out)]) == 130
+    assert f"{out} keeps the groups that were measured" in capsys.readouterr().err
 
 
 def test_every_name_is_one_kernel_or_group():

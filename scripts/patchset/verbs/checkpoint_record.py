@@ -63,7 +63,11 @@ _PROBES = f"what to measure: {', '.join(probes.names())}"
 def _measure(layout: Layout, arguments: argparse.Namespace) -> Exit:
     probe = probes.find(arguments.probe)
     another = invocation.again("--out", "FILE")
-    _require_new(arguments.out)
+    other = invocation.again("--out", str(newfile.beside(arguments.out)))
+    newfile.require(
+        arguments.out,
+        f"choose another file (what was measured before is not measured again): {other}",
+    )
     _require_writable(arguments.out, another)
     require_ours(
         arguments.patched, "name a tree that scripts/apply.sh made, with --tree DIR"
@@ -94,19 +98,6 @@ def _measure(layout: Layout, arguments: argparse.Namespace) -> Exit:
 def _kept(layout: Layout) -> Path:
     """Where the figures are, for the same command to go on with."""
     return layout.root / "build" / "measure"
-
-
-def _require_new(out: Path) -> None:
-    """A raw file is evidence: it is not written over."""
-    if out.exists():
-        other = invocation.again("--out", str(newfile.beside(out)))
-        raise Failure(
-            Exit.USAGE,
-            "--out needs a new file, and this one is there",
-            where=str(out),
-            state="nothing was measured, and the file is as it was",
-            next=f"choose another file (what was measured before is not measured again): {other}",
-        )
 
 
 def _require_writable(out: Path, another: str) -> None:
