@@ -383,21 +383,24 @@ def main(out: Path) -> None:
         ranks=ranks,
     )
     out.write_text(json.dumps(record, indent=1) + "\n")
-    for rank, found in enumerate(ranks):
-        for row in found["pair"]:
-            print(
-                rank,
-                f"{row['kernel']:18} c{row['compress_ratio']:<4}",
-                f"heads {row['heads_seen']}",
-                f"attention equal {row['attention_equal']!s:5}",
-                f"layer {row['layer_equal']!s:5} sum {row['summed_layer_equal']!s:5}",
-                f"one GPU {row['gathered_equals_one_gpu']!s:5}",
-                f"graph {row['graph_equals_eager']} us {row['layer_us']}",
-                f"diff {row['attention_largest_difference']:.3g}",
-                f"{row['gathered_largest_difference']:.3g} of {row['largest_value']:.3g}",
-            )
-    for row in ranks[0]["more_ranks"]:
-        print(*row.values())
+    print("\n".join(table(ranks)))
+
+
+def table(ranks: list[dict]) -> list[str]:
+    """A line for each rank, kernel and case, then what larger groups of ranks would differ by."""
+    lines = [
+        f"{rank} {row['kernel']:18} c{row['compress_ratio']:<4}"
+        f" heads {row['heads_seen']}"
+        f" attention equal {row['attention_equal']!s:5}"
+        f" layer {row['layer_equal']!s:5} sum {row['summed_layer_equal']!s:5}"
+        f" one GPU {row['gathered_equals_one_gpu']!s:5}"
+        f" graph {row['graph_equals_eager']} us {row['layer_us']}"
+        f" diff {row['attention_largest_difference']:.3g}"
+        f" {row['gathered_largest_difference']:.3g} of {row['largest_value']:.3g}"
+        for rank, found in enumerate(ranks)
+        for row in found["pair"]
+    ]
+    return lines + [" ".join(map(str, row.values())) for row in ranks[0]["more_ranks"]]
 
 
 def needed(words: list[str]) -> str | None:

@@ -6,6 +6,7 @@ tensor-parallel group; the kernels are replaced by plain sums per head.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -22,6 +23,8 @@ import torch
 import sglang_stand_ins
 from kernels.decode import COPIED, FEW_HEADS, LARGE, LARGE_MANY
 
+ROOT = Path(__file__).resolve().parents[2]
+GPU_TESTS = ROOT / "tests/gpu"
 MODEL = "models.deepseek_v4"
 TOKENS, KEYS, HEADS, DIM, ROPE = 3, 5, 64, 16, 4
 HIDDEN, RANK, GROUPS, O_RANK = 12, 6, 8, 7
@@ -301,7 +304,7 @@ def test_a_step_without_tokens_is_upstreams(seed):
     ],
 )
 def test_the_ranks_alone_without_what_they_need(tmp_path, words, said):
-    script = Path(__file__).parents[1] / "gpu" / "local_heads_ranks.py"
+    script = GPU_TESTS / "local_heads_ranks.py"
     done = subprocess.run(
         [sys.executable, script, *words],
         cwd=tmp_path,
@@ -311,3 +314,29 @@ def test_the_ranks_alone_without_what_they_need(tmp_path, words, said):
     )
     assert done.returncode == 1 and done.stderr.startswith(said), done.stderr
     assert done.stderr.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def ranks_alone(monkeypatch):
+    """The module that runs the layer on two ranks."""
+    monkeypatch.syspath_prepend(str(GPU_TESTS))
+    monkeypatch.delitem(sys.modules, "local_heads_ranks", raising=False)
+    # ``model`` there sets variables for a process of its own.
+    with mock.patch.dict(os.environ):
+        yield importlib.import_module("local_heads_ranks")
+    sys.modules.pop("local_heads_ranks")
+
+
+def test_upstreams_kernel_does_not_tune_itself_on_two_ranks(ranks_alone):
+    path = "sglang.srt.layers.attention.flash_mla_sm120_triton"
+    with ranks_alone.model("upstream's Triton"):
+        tuner = sys.modules[path]._tiled_sparse_decode_kernel
+        (kept,) = tuner.configs
+        assert kept.kwargs == {"BLOCK_T": 16} and kept.num_warps == 4
+
+
+def test_the_two_ranks_table_is_that_of_their_raw_file(ranks_alone):
+    folder = ROOT / "ci/checkpoints/raw/server-h200-tp2"
+    made = json.loads((folder / "ranks.json").read_text())["ranks"]
+    lines = ranks_alone.table(made)
+    assert (folder / "ranks.txt").read_text() == "".join(f"{each}\n" for each in lines)
