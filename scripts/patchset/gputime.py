@@ -16,8 +16,8 @@ import torch
 GRAPH_BELOW_US = 10_000.0
 # Long enough that the first launch's latency and the clock's resolution do not show.
 SAMPLE_US = 1000.0
-# A graph costs some microseconds itself, on a busy host more than sixteen of the shortest calls take: one of few
-# short calls holds them several times.
+# A graph costs some microseconds itself, on a busy host likely more than sixteen of the shortest calls take: one of
+# few short calls holds them several times.
 CALLS_IN_GRAPH = 256
 
 
