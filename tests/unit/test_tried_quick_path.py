@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kernel_arms import ROOT, arms_of, medians
+from kernel_arms import ROOT, arms_of, checks, medians, table_line
 
 FILES = {run: f"h200-kernels/tuning-quick-path-{run}.json" for run in (1, 2, 3)}
 RUNS = {run: arms_of(file) for run, file in FILES.items()}
@@ -39,26 +39,19 @@ THIRD = {
 }
 
 
-def cell(time):
-    if time is None:
-        return "-"
-    return f"{time:,.0f}" if time >= 1000 else f"{time:.2f}"
-
-
 @pytest.mark.parametrize(
     "run,stated,case",
     [(run, *row) for run in (2, 3) for row in BOTH.items()]
     + [(3, *row) for row in THIRD.items()],
 )
 def test_a_row_is_what_the_raw_file_says(run, stated, case):
-    cells = " | ".join(cell(RUNS[run][case].get(arm)) for arm in ARMS[run].split())
-    assert f"\n| {stated} | {cells} |\n" in SECTION
+    assert table_line(stated, RUNS[run][case], ARMS[run]) in SECTION
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_each_arm_had_the_bits_of_the_kernel_before(run):
-    raw = json.loads((ROOT / "ci/checkpoints/raw" / FILES[run]).read_text())
-    assert all(good is True for row in raw["cases"] for good in row["ok"].values())
+    compared = checks(FILES[run])
+    assert all(good is True for case in compared for good in case.values())
 
 
 def test_what_is_said_is_what_the_raw_files_say():

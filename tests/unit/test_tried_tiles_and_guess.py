@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
 
-from kernel_arms import ROOT, arms_of
+from kernel_arms import ROOT, arms_of, checks, table_line
 
 FOLDER = "h200-kernels"
 FILES = {1: f"{FOLDER}/tuning-tiles-of-pages.json", 2: f"{FOLDER}/tuning-guess.json"}
@@ -40,29 +39,21 @@ BOTH = {
 PLACES = {"as served, the fifth row": FIFTH, "as served, the 41st row": LATER}
 
 
-def cell(time):
-    if time is None:
-        return "-"
-    return f"{time:,.0f}" if time >= 1000 else f"{time:.2f}"
-
-
 @pytest.mark.parametrize(
     "run,stated,case",
     [(run, *row) for run in RUNS for row in BOTH.items()]
     + [(2, *row) for row in PLACES.items()],
 )
 def test_a_row_is_what_the_raw_file_says(run, stated, case):
-    cells = " | ".join(cell(RUNS[run][case].get(arm)) for arm in ARMS[run].split())
-    assert f"\n| {stated} | {cells} |\n" in SECTION
+    assert table_line(stated, RUNS[run][case], ARMS[run]) in SECTION
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_each_arm_had_the_bits_of_the_kernel_before(run):
-    raw = json.loads((ROOT / "ci/checkpoints/raw" / FILES[run]).read_text())
     arms = set(ARMS[run].split()) - {"DeepGEMM"}
-    for row in raw["cases"]:
-        assert row["ok"].keys() == arms
-        assert all(good is True for good in row["ok"].values())
+    for compared in checks(FILES[run]):
+        assert compared.keys() == arms
+        assert all(good is True for good in compared.values())
 
 
 def times(run: int, case: str, *arms: str) -> list[str]:
