@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Optional
 
-from . import benchnames, newfile, optiontypes
+from . import benchnames, newfile, optiontypes, signals
 from .errors import Exit, Failure
 
 _HERE = ("kernel", "roofline")
@@ -64,23 +64,31 @@ def main(argv: list[str]) -> int:
         help="a peer that compiles longer than this before the first measurement is left out (default 120)",
     )
     arguments = parser.parse_args(argv)
+    signals.unwind()
     try:
         return _run(arguments)
     except Failure as failure:
         print("\n".join(failure.lines()), file=sys.stderr)
         return int(failure.code)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("\n".join(_interrupted(arguments.out).lines()), file=sys.stderr)
-        return 128 + signal.SIGINT
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
 
 
 def _interrupted(out: Optional[Path]) -> Failure:
-    kept = out and out.exists()
+    if out and out.exists():
+        return Failure(
+            Exit.INTERRUPTED,
+            "interrupted",
+            where=str(out),
+            state='it keeps the groups that were measured; "left" in it names the others',
+            next="measure those with --case GROUP, into another --out",
+        )
     return Failure(
         Exit.INTERRUPTED,
         "interrupted",
-        state=f"{out} keeps the groups that were measured" if kept else "no file",
-        next="scripts/bench.sh kernel --case GROUP for those that are left, into another --out",
+        state="nothing is kept",
+        next="run the same command again",
     )
 
 

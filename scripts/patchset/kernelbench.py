@@ -85,8 +85,8 @@ def run(
             {"kernel": bench.kernel, "group": group, **row} for row in rows
         ]
         left.remove(group)
-        _keep(record, out)
         print("\n".join(line(row) for row in rows), flush=True)
+        _keep(record, out)
         torch.cuda.empty_cache()
     for kernel, bench in {bench.kernel: bench for bench, _ in groups}.items():
         record["ratios"][kernel] = _summary(bench, record["cases"])
@@ -98,8 +98,18 @@ def run(
 
 
 def _keep(record: dict, out: Optional[Path]) -> None:
-    if out:
+    if not out:
+        return
+    try:
         atomic.write(out, f"{json.dumps(record, indent=1)}\n".encode())
+    except OSError as error:
+        raise Failure(
+            Exit.ENVIRONMENT,
+            "the figures can't be written",
+            where=f"{out}: {error.strerror or error}",
+            state="the table has what was measured until now, and a file that was written is whole",
+            next="make room, or name another --out, then measure the groups again that the table lacks",
+        ) from None
 
 
 def choose(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -148,16 +150,58 @@ def test_a_place_that_cannot_be_written_is_told_first(bare, tmp_path, folder):
     assert "--out can't be written" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_an_interrupted_run_says_what_it_keeps(monkeypatch, tmp_path, capsys):
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("written", [True, False])
+def test_an_interrupted_run_says_what_it_keeps(
+    monkeypatch, tmp_path, capsys, number, written
+):
     out = tmp_path / "raw.json"
 
     def interrupted(*_):
-        out.write_text("{}")
-        raise KeyboardInterrupt
+        if written:
+            out.write_text("{}")
+        signal.raise_signal(number)
 
     monkeypatch.setattr(kernelbench, "run", interrupted)
-    assert bench_program.main(["kernel", "--out", str(out)]) == 130
-    assert f"{out} keeps the groups that were measured" in capsys.readouterr().err
+    before = {each: signal.getsignal(each) for each in ENDING}
+    hook = sys.unraisablehook
+    try:
+        code = bench_program.main(["kernel", "--out", str(out)])
+    finally:
+        sys.unraisablehook = hook
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert code == 128 + number
+    said = capsys.readouterr().err
+    kept = "it keeps the groups that were measured"
+    assert (kept in said and str(out) in said) if written else "nothing is kept" in said
+
+
+def test_a_full_disk_is_told_and_leaves_what_was_written(
+    timed, monkeypatch, tmp_path, capsys
+):
+    groups = {"first": [case("a")], "second": [case("b")]}
+    monkeypatch.setattr(kernelbench, "BENCHES", (Bench("k", groups),))
+    out = tmp_path / "raw.json"
+    replaced = []
+
+    def full(*names):
+        if replaced:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replaced.append(names)
+        os.rename(*names)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(Failure) as met:
+        kernelbench.run(None, out, 5)
+    assert met.value.code == Exit.ENVIRONMENT and str(out) in met.value.where
+    assert json.loads(out.read_text())["left"] == ["second"]
+    assert list(tmp_path.iterdir()) == [out]
+    shown = capsys.readouterr().out
+    assert "\na  " in f"\n{shown}" and "\nb  " in shown
 
 
 def test_every_name_is_one_kernel_or_group():
