@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from functools import partial
-from typing import Sequence
+from typing import Callable, Sequence
+from unittest import mock
 
 import torch
 
 from cases import IndexerCase, decode_case, make_indexer
 from kernels import indexer
+from kernels.config import Launch
 from kernels.indexer_ref import paged_mqa_logits_ref
 from numeric import assert_close
 
@@ -18,6 +21,16 @@ from . import peer_compile, peers
 from .benchcase import Arms, Bench, BenchCase, Prepared, ratios, rotated_sets
 
 TOPK = 512
+# Two warps are no warpgroup, so their products are mma.sync on sm_90 too, as all are on sm_120: the one arm whose machine
+# code resembles that card's. Triton widens fp8 to f16 for it there.
+TWO_WARPS = replace(indexer.CONFIGS["fp8"], num_warps=2)
+WITH_TWO_WARPS = (
+    "B64-text512-cap131072",
+    "B64-text8192-cap8192",
+    "B64-text131072-cap131072",
+    "B64-one131072-rest512-cap131072",
+    "rows2048-text131072",
+)
 # The fp8 tensor cores of sm_90 keep fewer bits while they accumulate.
 TOLERANCE = 1e-3
 
@@ -71,15 +84,23 @@ def _prepare(case: IndexerCase) -> Prepared:
     shared = {name: getattr(first, name) for name in ("seq_lens", "page_table", "out")}
     inputs = [first, *(one._replace(**shared) for one in inputs[1:])]
     return Prepared(
-        gate=partial(_gate, first),
+        gate=partial(_gate, case, first),
         arms=partial(_arms, case, inputs),
         rotated_sets=copies,
     )
 
 
-def _gate(inputs) -> dict:
+def _gate(case: IndexerCase, inputs) -> dict:
+    found = {"error": _error(inputs, partial(_ours, inputs, 0))}
+    if case.name in WITH_TWO_WARPS:
+        found["error of two warps"] = _error(inputs, two_warps(inputs).run)
+    return found
+
+
+def _error(inputs, call: Callable) -> float:
     """Compare up to four rows with float64; the error is the worst relative to the terms' size."""
-    indexer.paged_mqa_logits(*inputs.args, out=inputs.out)
+    inputs.out.fill_(float("nan"))
+    call()
     batch = inputs.q.shape[0]
     worst = 0.0
     for row in sorted({0, 1 % batch, batch // 2, batch - 1}):
@@ -98,7 +119,7 @@ def _gate(inputs) -> dict:
         worst = max(
             worst, assert_close(inputs.out[part], want, reference.magnitudes, TOLERANCE)
         )
-    return {"error": worst}
+    return worst
 
 
 def _arms(case: IndexerCase, inputs: list) -> Arms:
@@ -106,6 +127,8 @@ def _arms(case: IndexerCase, inputs: list) -> Arms:
         "ours": [partial(_ours, one, 0) for one in inputs],
         "ours, served": [partial(_ours, one, TOPK) for one in inputs],
     }
+    if case.name in WITH_TWO_WARPS:
+        ours["ours, two warps"] = [two_warps(one).run for one in inputs]
     room = 0.8 * torch.cuda.mem_get_info()[0]
     return ours | peers.arms(
         peers.logits_peers(len(case.lens), case.cap, room), inputs, case.name
@@ -114,6 +137,12 @@ def _arms(case: IndexerCase, inputs: list) -> Arms:
 
 def _ours(inputs, skip_below: int) -> None:
     indexer.paged_mqa_logits(*inputs.args, out=inputs.out, skip_below=skip_below)
+
+
+def two_warps(inputs) -> Launch:
+    """The launch of ``TWO_WARPS`` on these inputs."""
+    with mock.patch.dict(indexer.CONFIGS, fp8=TWO_WARPS):
+        return indexer.plan(*inputs.args, inputs.out)
 
 
 def _summarize(rows: list[dict]) -> dict[str, dict[str, float]]:

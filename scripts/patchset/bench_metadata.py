@@ -7,7 +7,7 @@ import tempfile
 import time
 from functools import partial
 from types import ModuleType
-from typing import Callable, Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple, Sequence
 
 import torch
 import triton
@@ -20,9 +20,10 @@ from .benchcase import Arms, Bench, BenchCase, Prepared
 
 PAGE_SIZE = 256
 UPSTREAM = "python/sglang/srt/layers/attention/dsv4/metadata_kernel.py"
-# Pages of 256 raw tokens: a configured context of 8K and of 1M, and the prompts on the way to 8K.
+# Pages of 256 raw tokens: a configured context of 8K and of 1M, prompts on the way to 8K, and the chunks of 8K tokens
+# that a prompt of 1M is read in.
 CAPS = {"8K": 33, "1M": 4_097}
-WIDTHS = range(1, 33)
+GROWING = (range(1, 33), range(32, 4_097, 32))
 
 
 class Step(NamedTuple):
@@ -84,8 +85,8 @@ def _step(name: str, rows: int, text: int, pages: int) -> Prepared:
     return Prepared(partial(_gate, step), partial(_arms, name, step))
 
 
-def _growing(name: str) -> Prepared:
-    steps = [_draw(1, 256 * pages, pages) for pages in WIDTHS]
+def _growing(name: str, widths: Sequence[int]) -> Prepared:
+    steps = [_draw(1, 256 * pages, pages) for pages in widths]
     return Prepared(
         partial(_gate, steps[-1]),
         partial(_arms, name, steps[-1]),
@@ -127,6 +128,11 @@ def _bench_case(name: str, rows: int, text: int, pages: int) -> BenchCase:
     return BenchCase(name, rows, moved, 0, partial(_step, name, rows, text, pages))
 
 
+def _growing_case(widths: Sequence[int]) -> BenchCase:
+    name, entries = f"growing-{len(widths)}-widths", 2 * widths[-1]
+    return BenchCase(name, 1, 44 + 6 * entries, 0, partial(_growing, name, widths))
+
+
 BENCH = Bench(
     "metadata",
     {
@@ -137,13 +143,7 @@ BENCH = Bench(
         ],
         "metadata-prefill": [
             _bench_case("prefill8192-text131072", 8_192, 131_072, 512),
-            BenchCase(
-                f"growing-{len(WIDTHS)}-widths",
-                1,
-                6 * 64 + 44,
-                0,
-                partial(_growing, f"growing-{len(WIDTHS)}-widths"),
-            ),
+            *map(_growing_case, GROWING),
         ],
     },
 )

@@ -15,7 +15,6 @@ from topk_cases import WITHOUT_NAN, TopkCase, make_topk
 from . import peers
 from .benchcase import Arms, Bench, BenchCase, Prepared, ratios, rotated_sets
 
-K = 512
 # Rows that the gate sorts, and rows that the recall is the worst of.
 CHECKED_ROWS, RECALL_ROWS = 64, 8
 
@@ -34,6 +33,11 @@ def _even(batch: int, length: int, scores: str = "", cap: int = 0) -> TopkCase:
     )
 
 
+def _twice(batch: int, length: int) -> TopkCase:
+    """The 1,024 best, which models with an index of that many ask for."""
+    return replace(_even(batch, length), name=f"{batch}x{length}-k1024", k=1_024)
+
+
 def _alone(length: int) -> TopkCase:
     return replace(_even(1, length), name=f"{length}-alone")
 
@@ -45,6 +49,11 @@ def _skewed(length: int) -> TopkCase:
 
 SHAPES = {
     "topk-lengths": [_even(b, n) for n in LENGTHS for b in (1, 16, 64)],
+    "topk-1024": [
+        _twice(b, n)
+        for n in (1_024, 2_048, 8_192, 32_768, 131_072, LONGEST)
+        for b in (1, 64)
+    ],
     "topk-rows": [_even(2_048, n) for n in (512, 2_048, 8_192, 32_768)],
     "topk-caps": [
         _even(b, n, cap=cap) for b in (64, 1) for n in (512, 2_048) for cap in CAPS
@@ -67,7 +76,7 @@ SHAPES = {
 
 
 def moved(case: TopkCase) -> int:
-    """Bytes that must move: each score of a row longer than K once, page ids, and the result."""
+    """Bytes that must move: each score of a row longer than k once, page ids, and the result."""
     scores = sum(length for length in case.lens if length > case.k)
     chosen = sum(min(length, case.k) for length in case.lens)
     return 4 * (scores + chosen + len(case.lens) * (case.k + 1))
@@ -100,7 +109,11 @@ def _gate(inputs, workspace) -> dict:
     batch = inputs.scores.shape[0]
     rows = torch.linspace(0, batch - 1, min(batch, CHECKED_ROWS)).long().tolist()
     want = topk_page_indices_ref(
-        inputs.scores[rows], inputs.seq_lens[rows], inputs.page_table[rows], K, 64
+        inputs.scores[rows],
+        inputs.seq_lens[rows],
+        inputs.page_table[rows],
+        inputs.out_page_indices.shape[1],
+        inputs.page_size,
     )
     assert_bitwise_equal(inputs.out_page_indices[rows], want.page_indices)
     assert not workspace.arrived.any(), "the workspace was not left zero"
@@ -109,7 +122,7 @@ def _gate(inputs, workspace) -> dict:
 
 def _arms(case: TopkCase, inputs: list, workspace) -> Arms:
     ours = {"ours": [partial(_ours, one, workspace) for one in inputs]}
-    return ours | peers.arms(peers.topk_peers(case.lens), inputs, case.name)
+    return ours | peers.arms(peers.topk_peers(case.lens, case.k), inputs, case.name)
 
 
 def _ours(inputs, workspace) -> None:
@@ -117,7 +130,7 @@ def _ours(inputs, workspace) -> None:
 
 
 def _recall(case: TopkCase, inputs, workspace) -> dict:
-    """Share of the true top-K that each kernel finds in the worst row."""
+    """Share of the true top-k that each kernel finds in the worst row."""
     if min(case.lens) <= case.k:
         return {}
     kernels = {"ours": [partial(_ours, inputs, workspace)]}
@@ -140,8 +153,9 @@ def _recall_of_row(inputs, row: int) -> float:
     found = found[(found >= 0) & (found // 64 < len(page_of))].unique()
     positions = page_of[found // 64] * 64 + found % 64
     scores = inputs.scores[row, :length]
-    lowest = scores.topk(K).values[-1]
-    return int((scores[positions] >= lowest).sum()) / K
+    k = inputs.out_page_indices.shape[1]
+    lowest = scores.topk(k).values[-1]
+    return int((scores[positions] >= lowest).sum()) / k
 
 
 def _summarize(rows: list[dict]) -> dict[str, dict[str, float]]:

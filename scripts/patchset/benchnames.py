@@ -20,6 +20,7 @@ GROUPS = {
     "metadata": ("metadata-decode", "metadata-prefill"),
     "topk": (
         "topk-lengths",
+        "topk-1024",
         "topk-rows",
         "topk-caps",
         "topk-skewed",

@@ -108,7 +108,7 @@ def _tilelang_logits(inputs) -> Callable:
 
 
 def sglang_topk() -> Iterator[Peer]:
-    """SGLang's top-512 kernels: v1, its default on sm_120, and v2, which needs clusters.
+    """SGLang's top-k kernels, for 512 and 1,024: v1, its default on sm_120, and v2, which needs clusters.
 
     What v2 plans once a step for all layers is made in ``prepare``.
     """
@@ -117,10 +117,9 @@ def sglang_topk() -> Iterator[Peer]:
         yield "v2", _topk_v2
 
 
-def topk_peers(lens: Sequence[int]) -> Iterator[Peer]:
+def topk_peers(lens: Sequence[int], k: int) -> Iterator[Peer]:
     """SGLang's kernels, and torch.topk for rows of one length: it knows no other."""
     yield from sglang_topk()
-    k = 512
     if len(set(lens)) == 1 and lens[0] >= k:
         yield "torch.topk", partial(_torch_topk, lens[0], k)
 

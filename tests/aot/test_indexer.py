@@ -11,6 +11,7 @@ from cases import IndexerCase, make_indexer
 from compile_gate import compile_for, target
 from kernels import indexer
 from kernels.config import SM120, Launch
+from patchset import bench_indexer
 
 # triton 3.6.0 multiplies fp8 as f16 on 12.1, and fp32 on the CUDA cores.
 MMA = {
@@ -71,6 +72,16 @@ def test_no_more_programs_fit_the_large_cards_than_the_grid_has(monkeypatch):
     per_warp = -(-machine.registers * 32 // 256) * 256
     programs = SM120.registers_per_sm // (per_warp * machine.num_warps)
     assert programs == indexer.CONFIGS["fp8"].programs_per_large_sm
+
+
+def test_the_bench_has_an_arm_that_multiplies_as_sm_120_does():
+    case = bench_indexer.IndexerCase("aot", (130, 3), 192)
+    launch = bench_indexer.two_warps(make_indexer(case))
+    machine = compile_for(launch, 90)
+    # On sm_90 fp8 is widened to f16 for it.
+    assert set(machine.mma) == {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"}
+    assert not machine.forbidden and machine.spill_bytes == 0
+    assert indexer.CONFIGS["fp8"].num_warps == 4
 
 
 @pytest.mark.parametrize("arch", (90, 100, 120))

@@ -325,6 +325,19 @@ def test_the_recall_counts_what_is_among_the_largest():
     assert bench_topk._recall_of_row(inputs, 0) == 0.0
 
 
+def test_the_recall_is_of_as_many_as_the_case_asks_for():
+    case = bench_topk._twice(1, 2_048)
+    assert bench_topk.moved(case) == 4 * (2_048 + 1_024 + 1_025)
+    inputs = bench_topk.make_topk(case)
+    best = inputs.scores[0].topk(1_024).indices
+    inputs.out_page_indices[0] = (
+        inputs.page_table[0].long()[best // 64] * 64 + best % 64
+    )
+    assert bench_topk._recall_of_row(inputs, 0) == 1.0
+    inputs.out_page_indices[0, :256] = inputs.out_page_indices[0, 256]
+    assert bench_topk._recall_of_row(inputs, 0) == 768 / 1_024
+
+
 def test_the_work_of_an_indexer_case():
     few = bench_indexer.decode_case(2, 512, 8_192)
     keys = 2 * 128

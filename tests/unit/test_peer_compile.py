@@ -148,7 +148,7 @@ def test_an_unknown_peer_is_refused(capsys):
 def test_every_peer_has_its_name_on_the_command_line(with_tilelang, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
     names = [name for name, _ in peers.logits_peers(1, 64, 1e12)]
-    names += [name for name, _ in peers.topk_peers([1_024])]
+    names += [name for name, _ in peers.topk_peers([1_024], 512)]
     names += [name for name, _ in peers.stock_attention()]
     names += [name for name, _ in peers.flash_mla(64)]
     assert set(names) == set(benchnames.PEERS)
