@@ -115,6 +115,23 @@ def test_the_metadata_figures_are_what_the_raw_file_says():
     assert "a context of 8K, {:.2f} us against {:.2f}.".format(*one) in text
 
 
+def test_the_widths_of_a_prompt_of_1m_are_what_the_raw_file_says():
+    file = ROOT / "ci/checkpoints/raw/h200-metadata/growing.json"
+    rows = {case["case"]: case for case in json.loads(file.read_text())["cases"]}
+    seen = rows["growing-128-widths"]["facts"]["first_calls"]
+    last = medians(rows["growing-128-widths"], "ours", "stock")
+    short = medians(rows["growing-32-widths"], "ours", "stock")
+    assert all(case["correct"] for case in rows.values())
+    assert (
+        f"The {seen['widths']} widths of a prompt of 1M tokens in chunks of 8K, on an idle H200"
+        f" ([raw](../{file.relative_to(ROOT)})), compile {seen['ours_compilations']} kernel"
+        f" against {seen['stock_compilations']}, {seen['ours_seconds']:.2f} s against"
+        f" {seen['stock_seconds']:.1f} s. Compiled, the last of them takes {last[0]:.2f} us"
+        f" against {last[1]:.1f}, the widest on the way to 8K {short[0]:.2f} against"
+        f" {short[1]:.2f}."
+    ) in " ".join(PAGE.split())
+
+
 def test_the_metadata_figures_of_the_second_run_are_what_its_raw_file_says():
     file = ROOT / "ci/checkpoints/raw/h200-metadata/again.json"
     again = {case["case"]: case for case in json.loads(file.read_text())["cases"]}

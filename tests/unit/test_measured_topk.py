@@ -273,3 +273,19 @@ def test_what_a_wide_cap_and_a_long_row_cost_is_what_the_raw_file_says():
     words = f"one row {wide - narrow:.2f} us ({wide / narrow:.2f} times)."
     assert words in text
     assert f"among 63 short takes {skewed:.2f} times its time alone (1.2)" in text
+
+
+def test_the_1024_best_are_what_the_raw_file_says():
+    file = ROOT / "ci/checkpoints/raw/h200-topk/bench-1024.json"
+    rows = json.loads(file.read_text())["cases"]
+    assert f"([raw](../{file.relative_to(ROOT)});" in PAGE
+    for row in rows:
+        batch, length = row["case"].removesuffix("-k1024").split("x")
+        ours, v1, torch = medians(row, "ours", "v1", "torch.topk")
+        assert (
+            f"| {batch} x {int(length):,} | {ours:.2f} | {v1:.2f} | {torch:.1f} |\n"
+            in PAGE
+        )
+        assert row["correct"] and ours < v1
+        assert set(row["facts"].get("recall", {"ours": 1.0}).values()) == {1.0}
+    assert len(rows) == 12 and "v1 is slower in each of the twelve." in PAGE

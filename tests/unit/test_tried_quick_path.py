@@ -90,5 +90,5 @@ def test_what_the_bench_has_read_since_is_what_it_says():
         )
         ours, its = medians(row, "ours, served", "DeepGEMM")
         shares.append(f"{ours / its:.2f}")
-    words = "reads {}, with graphs of 16 calls, and {} with longer ones)"
-    assert words.format(*shares) in SECTION
+    (share,) = set(shares)
+    assert f"reads {share})" in SECTION
