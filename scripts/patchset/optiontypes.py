@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from .servingbench import Arm, parse_arm
-
 # Longer than anything waits here, and far below what a socket's time-out can hold.
 MOST_SECONDS = 86_400.0
 # As many as the longest text that the model takes has tokens.
@@ -35,11 +33,3 @@ def seconds(text: str) -> float:
             f"must be at most {MOST_SECONDS:,.0f}, which is a day"
         )
     return value
-
-
-def arm(text: str) -> Arm:
-    """A server to measure. Raises ArgumentTypeError."""
-    try:
-        return parse_arm(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import re
@@ -49,12 +50,17 @@ class Run:
 
 
 def parse_arm(text: str) -> Arm:
-    """NAME=URL or NAME=URL@BUILD. Raises ValueError for another form."""
+    """An option's NAME=URL or NAME=URL@BUILD. Raises ArgumentTypeError for another form."""
     name, found, rest = text.partition("=")
     url, _, build = rest.partition("@")
     if not (found and _NAME.fullmatch(name)):
-        raise ValueError(f"{text!r}: an arm is NAME=URL or NAME=URL@BUILD")
-    web_address(url)
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: an arm is NAME=URL or NAME=URL@BUILD"
+        )
+    try:
+        web_address(url)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
     return Arm(name, url, build or None)
 
 

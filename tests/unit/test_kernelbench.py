@@ -89,10 +89,11 @@ def test_an_unknown_name_is_refused_with_those_that_there_are():
 
 @pytest.fixture
 def bare(tmp_path):
-    """bench.sh with a Python that has no torch."""
-    (tmp_path / "torch.py").write_text(
-        "raise ModuleNotFoundError('none', name='torch')"
-    )
+    """bench.sh with a Python that has no torch, and nothing that our other commands need."""
+    for name in ("torch", "git", "platformdirs", "urllib3"):
+        (tmp_path / f"{name}.py").write_text(
+            f"raise ModuleNotFoundError('none', name={name!r})"
+        )
 
     def run(*words: str):
         env = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHON": sys.executable}

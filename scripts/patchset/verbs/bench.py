@@ -16,7 +16,16 @@ from .. import atomic, environment, optiontypes, serverfacts, servertree, worklo
 from ..askserver import Server, same_server
 from ..errors import EXIT_CODES, Exit, Failure
 from ..layout import Layout
-from ..servingbench import Arm, Bench, as_json, require_starting, summary, table, unfit
+from ..servingbench import (
+    Arm,
+    Bench,
+    as_json,
+    parse_arm,
+    require_starting,
+    summary,
+    table,
+    unfit,
+)
 from . import bench_steps, smoke
 
 _ARM = "--arm NAME=URL"
@@ -37,7 +46,7 @@ def register(subparsers, layout: Layout) -> None:
     serving.add_argument(
         "--arm",
         action="append",
-        type=optiontypes.arm,
+        type=parse_arm,
         required=True,
         metavar="NAME=URL[@BUILD]",
         help='a server; BUILD is the patch that it must stand at, or "stock" (default: the last '

@@ -28,7 +28,7 @@ from ..errors import EXIT_CODES, Exit, Failure, Interrupted
 from ..layout import Layout
 from ..listing import columns
 from ..series import load_series
-from ..servingbench import Arm, unfit
+from ..servingbench import Arm, parse_arm, unfit
 
 _ARM = "--arm NAME=URL"
 _ROWS = {1: 65, 16: 65, 64: 33}
@@ -53,7 +53,7 @@ def register(actions, layout: Layout) -> None:
     parser.add_argument(
         "--arm",
         action="append",
-        type=optiontypes.arm,
+        type=parse_arm,
         required=True,
         metavar="NAME=URL[@BUILD]",
         help='a server; BUILD is the patch that it must stand at, or "stock" (default: the last '
