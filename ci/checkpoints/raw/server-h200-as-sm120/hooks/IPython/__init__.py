@@ -1,0 +1,1 @@
+"""Stands in for IPython, which is not carried."""

@@ -1,0 +1,1 @@
+HTML = display = None

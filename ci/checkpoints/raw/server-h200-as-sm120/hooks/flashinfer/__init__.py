@@ -1,0 +1,1 @@
+"""Stands in for FlashInfer, which is not carried: importable where SGLang imports it unguarded, never called."""

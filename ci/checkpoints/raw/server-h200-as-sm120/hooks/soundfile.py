@@ -1,0 +1,1 @@
+"""Stands in for soundfile, which is not carried."""
