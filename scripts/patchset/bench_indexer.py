@@ -141,6 +141,7 @@ def _ours(inputs, skip_below: int) -> None:
 
 def two_warps(inputs) -> Launch:
     """The launch of ``TWO_WARPS`` on these inputs."""
+    # A server has no choice of configurations, so ``plan`` takes none.
     with mock.patch.dict(indexer.CONFIGS, fp8=TWO_WARPS):
         return indexer.plan(*inputs.args, inputs.out)
 

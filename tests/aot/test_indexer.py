@@ -22,6 +22,7 @@ MMA = {
 }
 # The machine code of sm_120: warp-level instructions, no wgmma (HGMMA, QGMMA), no tcgen05 (UTC...).
 SASS = {"fp8": "QMMA.16832.F32.E4M3.E4M3", "bf16": "HMMA.16816.F32.BF16"}
+# fp32 is for the Triton interpreter alone: it spills.
 SHIPPED = [(heads, dtype) for heads in indexer.HEAD_COUNTS for dtype in ("fp8", "bf16")]
 
 
@@ -74,8 +75,8 @@ def test_no_more_programs_fit_the_large_cards_than_the_grid_has(monkeypatch):
     assert programs == indexer.CONFIGS["fp8"].programs_per_large_sm
 
 
-def test_the_bench_has_an_arm_that_multiplies_as_sm_120_does():
-    case = bench_indexer.IndexerCase("aot", (130, 3), 192)
+def test_the_bench_has_an_arm_whose_products_are_mma_sync():
+    case = IndexerCase("aot", (130, 3), 192)
     launch = bench_indexer.two_warps(make_indexer(case))
     machine = compile_for(launch, 90)
     # On sm_90 fp8 is widened to f16 for it.

@@ -123,12 +123,14 @@ def test_the_widths_of_a_prompt_of_1m_are_what_the_raw_file_says():
     short = medians(rows["growing-32-widths"], "ours", "stock")
     assert all(case["correct"] for case in rows.values())
     assert (
-        f"The {seen['widths']} widths of a prompt of 1M tokens in chunks of 8K, on an idle H200"
+        f"The {seen['widths']} widths of a prompt of 1M tokens in chunks of 8K, one row at each, on an idle H200"
         f" ([raw](../{file.relative_to(ROOT)})), compile {seen['ours_compilations']} kernel"
         f" against {seen['stock_compilations']}, {seen['ours_seconds']:.2f} s against"
-        f" {seen['stock_seconds']:.1f} s. Compiled, the last of them takes {last[0]:.2f} us"
-        f" against {last[1]:.1f}, the widest on the way to 8K {short[0]:.2f} against"
-        f" {short[1]:.2f}."
+        f" {seen['stock_seconds']:.1f} s. Compiled, a row of 1M tokens takes {last[0]:.2f} us"
+        f" against {last[1]:.1f}, one of 8K {short[0]:.2f} against {short[1]:.2f}: ours is"
+        " slower there. A chunk of 8,192 rows at 128K takes {:.1f} us against {:.1f}.".format(
+            *medians(rows["prefill8192-text131072"], "ours", "stock")
+        )
     ) in " ".join(PAGE.split())
 
 
@@ -153,5 +155,46 @@ def test_the_metadata_figures_of_the_second_run_are_what_its_raw_file_says():
         "{:.2f} against {:.2f} there, {:.2f} against {:.2f} in the first".format(
             *now, *then
         )
+        in text
+    )
+
+
+def test_the_memory_and_time_of_prefill_are_what_the_raw_file_says():
+    file = ROOT / "ci/checkpoints/raw/server-h200-gaps/gaps.json"
+    memory = json.loads(file.read_text())["memory"]
+    text = " ".join(PAGE.split())
+    by_length = {}
+    for reading in memory["readings"]:
+        by_length.setdefault(reading["tokens"], []).append(reading)
+    said = []
+    for readings in by_length.values():
+        seconds = [reading["seconds"] for reading in readings]
+        (more,) = {reading["more"] for reading in readings}
+        assert len(readings) == 3
+        said.append(
+            f"{min(seconds):.2f} to {max(seconds):.2f} s and {more / 2**20:.1f} MiB"
+        )
+    assert (
+        f"took {said[0]} above what stood before for 8,192 tokens, {said[1]} for 100,000"
+        in text
+    )
+    # Of 64 keys: as they are, as float32, and the scores of 64 heads twice.
+    each = 64 * (132 + 4 * 128 + 2 * 4 * 64)
+    needs = [8_192 * pages * each / 2**30 for pages in (32, 512)]
+    assert (
+        f"holds {each:,} bytes for each page of each row at once (reckoned from its"
+        f" temporaries): {needs[0]:.1f} GiB for the 8,192 rows of an 8K prompt,"
+        f" {needs[1]:.0f} GiB for the last"
+    ) in text
+    times = []
+    for name, case in (
+        ("h200-kernels/h200-bench-kernel", "rows2048-text131072"),
+        ("h200-topk/bench", "2048x32768"),
+    ):
+        raw = json.loads((ROOT / f"ci/checkpoints/raw/{name}.json").read_text())
+        (row,) = (row for row in raw["cases"] if row["case"] == case)
+        times += medians(row, "ours")
+    assert (
+        f"prompt take {times[0] / 1e3:.2f} ms (above) and their top-512 {times[1]:.2f} us"
         in text
     )
