@@ -10,7 +10,7 @@ import torch
 
 import sglang_tree
 from cases import IndexerCase, make_indexer
-from kernels.topk_ref import topk_page_indices_ref
+from topk_cases import exact_topk
 
 TOPK = 512
 
@@ -144,16 +144,6 @@ def test_rows_in_blocks_select_what_all_rows_at_once_select(
     assert selection(inputs)[2] == 1
 
 
-def exact(scores, seq_lens, page_table, out, page_size, raw=None):
-    """The reference in the place of a top-k kernel that needs a GPU."""
-    chosen = topk_page_indices_ref(
-        scores, seq_lens, page_table, out.shape[1], page_size
-    )
-    out.copy_(chosen.page_indices)
-    if raw is not None:
-        raw.copy_(chosen.raw_indices)
-
-
 @pytest.mark.parametrize("torch_topk", ["0", "1"])
 @pytest.mark.parametrize("topk", ["off", "on", "auto"])
 @pytest.mark.parametrize("indexer", ["off", "on"])
@@ -173,7 +163,7 @@ def test_every_combination_selects_the_same_keys(
     def named(name):
         def select(*args):
             used.append(name)
-            exact(*args)
+            exact_topk(*args)
 
         return select
 
