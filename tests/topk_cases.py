@@ -7,6 +7,8 @@ from typing import NamedTuple, Optional
 
 import torch
 
+from kernels.topk_ref import topk_page_indices_ref
+
 UNWRITTEN = -7
 
 
@@ -184,6 +186,16 @@ def make_topk(case: TopkCase, device="cpu", seed: int = 0) -> TopkInputs:
         case.page_size,
         out.clone() if case.raw else None,
     )
+
+
+def exact_topk(scores, seq_lens, page_table, out, page_size, raw=None):
+    """The reference in the place of a top-k kernel that needs a GPU."""
+    chosen = topk_page_indices_ref(
+        scores, seq_lens, page_table, out.shape[1], page_size
+    )
+    out.copy_(chosen.page_indices)
+    if raw is not None:
+        raw.copy_(chosen.raw_indices)
 
 
 # One program's shared memory holds 16,384 keys; work is shared out in units of 2,048, or 4,096 for K = 1,024.

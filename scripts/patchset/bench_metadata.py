@@ -70,7 +70,8 @@ def _gate(step: Step) -> dict:
     for name, got, want in zip(ours._fields[:-1], ours, theirs):
         assert torch.equal(got, want), f"{name} differs"
     width = theirs[-1].shape[1]
-    reach = torch.arange(width, device="cuda") < (step.seq_lens[:, None] // 128).clip(1)
+    columns = torch.arange(width, device=step.seq_lens.device)
+    reach = columns < (step.seq_lens[:, None] // 128).clip(1)
     got = torch.where(reach, ours.c128_page_indices[:, :width], 0)
     assert torch.equal(got, torch.where(reach, theirs[-1], 0)), "entries differ"
     return {}

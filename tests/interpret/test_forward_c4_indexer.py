@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import sglang_tree
-from cases import IndexerCase, make_indexer
-from kernels.topk_ref import topk_page_indices_ref
+from cases import PAGE, IndexerCase, make_indexer
+from topk_cases import exact_topk
 
 TOPK = 512
 
@@ -40,9 +40,12 @@ def a_card_of_capability_12():
         yield
 
 
-def selection(inputs, change=None) -> tuple[torch.Tensor, str, int]:
+def selection(
+    inputs, change=None, pool=None, coordinator=None, decode=True
+) -> tuple[torch.Tensor, str, int]:
     """Run one layer's indexer, its module first handed to ``change``; returns the selected token ids
-    [B, 512], sorted, whose logits function ran, and how often."""
+    [B, 512], sorted, whose logits function ran, and how often. ``pool``, ``coordinator``: hisparse's.
+    """
     names = ("layers.attention.dsv4.indexer", "layers.attention.dsv4.metadata")
     with sglang_tree.modules(*names) as (indexer, metadata):
         q, kv, weights, lens, table, _, _ = inputs
@@ -56,8 +59,8 @@ def selection(inputs, change=None) -> tuple[torch.Tensor, str, int]:
         )
 
         class Backend(indexer.C4IndexerBackendMixin):
-            token_to_kv_pool = None
-            hisparse_coordinator = None
+            token_to_kv_pool = pool
+            hisparse_coordinator = coordinator
             debug_use_external_c4_sparse_indices = False
             forward_metadata = SimpleNamespace(
                 core_metadata=core,
@@ -93,8 +96,9 @@ def selection(inputs, change=None) -> tuple[torch.Tensor, str, int]:
             c4_indexer=SimpleNamespace(use_fp4_indexer=False, layer_id=0),
             forward_batch=SimpleNamespace(
                 forward_mode=SimpleNamespace(
-                    is_idle=lambda: False, is_decode=lambda: True
-                )
+                    is_idle=lambda: False, is_decode=lambda: decode
+                ),
+                req_pool_indices=torch.arange(batch),
             ),
         )
         (path,) = set(used)
@@ -144,16 +148,6 @@ def test_rows_in_blocks_select_what_all_rows_at_once_select(
     assert selection(inputs)[2] == 1
 
 
-def exact(scores, seq_lens, page_table, out, page_size, raw=None):
-    """The reference in the place of a top-k kernel that needs a GPU."""
-    chosen = topk_page_indices_ref(
-        scores, seq_lens, page_table, out.shape[1], page_size
-    )
-    out.copy_(chosen.page_indices)
-    if raw is not None:
-        raw.copy_(chosen.raw_indices)
-
-
 @pytest.mark.parametrize("torch_topk", ["0", "1"])
 @pytest.mark.parametrize("topk", ["off", "on", "auto"])
 @pytest.mark.parametrize("indexer", ["off", "on"])
@@ -173,7 +167,7 @@ def test_every_combination_selects_the_same_keys(
     def named(name):
         def select(*args):
             used.append(name)
-            exact(*args)
+            exact_topk(*args)
 
         return select
 
@@ -187,3 +181,70 @@ def test_every_combination_selects_the_same_keys(
     # The torch version of the user comes first; beside "on" the server does not start.
     expected = set() if torch_topk == "1" else {"stock" if topk == "off" else "ours"}
     assert set(used) == expected
+
+
+class Followers:
+    """Hisparse's pool and coordinator, and a capturer, that tell in ``calls`` what each call is handed."""
+
+    layer_mapping = {0: SimpleNamespace(compress_layer_id=5)}
+
+    def __init__(self, rows: int):
+        self.calls = []
+        self.c4_kv_pool = self
+        self.raw_indices_buffer = torch.full((rows + 2, TOPK), -9, dtype=torch.int32)
+
+    def install_capturer(self, indexer):
+        indexer.get_global_indexer_capturer = lambda: self
+
+    def translate_loc_to_hisparse_device(self, indices):
+        self.calls.append(("translate", indices.clone()))
+        return indices + 1
+
+    def swap_in_selected_pages(self, *, top_k_result, layer_id, **_):
+        assert layer_id == 5
+        self.calls.append(("swap", top_k_result.clone()))
+        return top_k_result + 1
+
+    def capture(self, layer_id, indices):
+        assert layer_id == 5
+        self.calls.append(("capture", indices.clone()))
+
+
+def tokens_of(positions, inputs):
+    """Token ids of positions in the rows' texts; -1 stays."""
+    real = positions.clamp_min(0)
+    pages = inputs.page_table.gather(1, (real // PAGE).long())
+    return torch.where(positions < 0, -1, pages * PAGE + real % PAGE)
+
+
+@pytest.mark.parametrize(
+    "decode,hisparse,captured,expected",
+    [
+        (True, False, True, ["capture"]),
+        (True, True, False, ["swap"]),
+        (True, True, True, ["swap", "capture"]),
+        (False, True, False, ["translate"]),
+        (False, True, True, ["translate", "capture"]),
+    ],
+)
+def test_hisparse_and_capturer_come_once_after_the_last_block(
+    monkeypatch, decode, hisparse, captured, expected, seed
+):
+    lens = (700, 3, 600, 513, 512, 0)
+    inputs = make_indexer(IndexerCase("follow", lens, 1024, tail="valid"), seed=seed)
+    monkeypatch.setenv("SGLANG_SM120_INDEXER", "off")
+    seen = []
+    for budget, blocks in (("512", 1), ("1", len(lens))):
+        monkeypatch.setenv("SGLANG_SM120_LOGITS_MB", budget)
+        follow = Followers(len(lens))
+        coordinator = follow if hisparse else None
+        change = follow.install_capturer if captured else None
+        selected, _, calls = selection(inputs, change, follow, coordinator, decode)
+        assert calls == blocks
+        assert [name for name, _ in follow.calls] == expected
+        for name, handed in follow.calls:
+            tokens = handed if name == "translate" else tokens_of(handed, inputs)
+            assert torch.equal(tokens.sort(1).values, selected), name
+        seen.append(follow.calls)
+    for (name, want), (_, got) in zip(*seen):
+        assert torch.equal(got, want), name

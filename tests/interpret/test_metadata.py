@@ -9,7 +9,13 @@ import pytest
 import torch
 
 import stock
-from kernels.metadata import WIDTH_MULTIPLE, compression_metadata, plan
+from kernels.metadata import (
+    WIDTH_MULTIPLE,
+    CompressionMetadata,
+    compression_metadata,
+    plan,
+)
+from patchset import bench_metadata
 
 EDGES = (0, 1, 3, 4, 127, 128, 129, 255, 256, 257, 4095, 4096)
 
@@ -116,3 +122,33 @@ def test_bad_input_is_named(what):
     match = f"compression_metadata: {what}: expected .*, got "
     with pytest.raises(ValueError, match=match):
         compression_metadata(**BAD[what](good))
+
+
+@pytest.fixture
+def gate(monkeypatch, seed):
+    """Call the benchmark's gate where 1 is added to one of our values, in the last row."""
+    step = bench_metadata.Step(*draw([0, 4096, 700], 16, seed))
+
+    def call(name, column=0):
+        def changed(*args):
+            result = compression_metadata(*args)
+            getattr(result, name)[-1].view(-1)[column].add_(1)
+            return result
+
+        monkeypatch.setattr(bench_metadata.metadata, "compression_metadata", changed)
+        return bench_metadata._gate(step)
+
+    return call
+
+
+@pytest.mark.parametrize("name", CompressionMetadata._fields)
+def test_the_benchmarks_gate_refuses_one_wrong_value(gate, name):
+    with pytest.raises(AssertionError, match="differ"):
+        gate(name)
+
+
+def test_the_benchmarks_gate_compares_the_entries_that_a_length_reaches(gate):
+    entry = "c128_page_indices"
+    assert gate(entry, 700 // 128) == {}
+    with pytest.raises(AssertionError, match="entries differ"):
+        gate(entry, 700 // 128 - 1)
