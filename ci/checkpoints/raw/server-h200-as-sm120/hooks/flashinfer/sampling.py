@@ -1,8 +1,3 @@
-def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
+from . import absent
 
-    def stub(*arguments, **named):
-        raise RuntimeError(f"flashinfer is a stub here, and {__name__}.{name} was called")
-
-    return stub
+__getattr__ = absent(__name__)
