@@ -13,7 +13,6 @@ whatever the batch, the grid or the width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Optional
 
 import torch
@@ -29,6 +28,17 @@ from .config import (
     has_large_sms,
     sm_count,
 )
+from .indexer_config import (
+    CONFIGS,
+    DIM,
+    DOT_DTYPES,
+    FEW_ROWS,
+    FORMS,
+    HEAD_COUNTS,
+    PAGE,
+    TOKEN_BYTES,
+    form_for,
+)
 from .indexer_page import (
     load_page,
     load_q,
@@ -38,43 +48,6 @@ from .indexer_page import (
     store,
 )
 from .indexer_rows import find_row, page_ends, pages_of
-
-DIM = 128
-PAGE = 64
-TOKEN_BYTES = DIM + 4
-HEAD_COUNTS = (16, 32, 64, 128)
-DOT_DTYPES = {"fp8": tl.float8e4nv, "bf16": tl.bfloat16, "fp32": tl.float32}
-
-
-@dataclass(frozen=True)
-class LogitsConfig:
-    """Launch shape of the logits kernel.
-
-    ``programs_per_sm`` sets the grid, ``programs_per_large_sm`` on cards with twice the shared memory
-    (sm_90, sm_100).
-    """
-
-    num_warps: int
-    num_stages: int
-    programs_per_sm: int
-    programs_per_large_sm: int
-
-
-# Four warps, 16 keys of a page each: a warp holds the accumulators of its keys for all heads, so the
-# sum over heads stays inside it. Five stages, because the page id that a key's address depends on
-# takes every other one: that leaves two pages (17 KB) in flight for each program. Three programs are
-# what fits an sm_120 SM next to each other (25.6 KB of shared memory, no spills); shares are equal,
-# so a fourth would run alone after them. 51 KB in flight an SM is 6 times what 1,792 GB/s need at a
-# latency of 0.8 us. Measured on an H200 (one run, 64 rows of 128K): five stages and four programs
-# 75.5 us, three programs 78.5, three stages 91.9, two 93.1, eight warps 101.6. On the larger cards
-# with 64 heads no fifth program may fit beside four (97 to 128 registers a thread): where it did, programs
-# of the next launch took that place as soon as there was one, so some SMs had five of them and
-# others three (79.4 us for 75.5).
-CONFIGS = {
-    "fp8": LogitsConfig(4, 5, programs_per_sm=3, programs_per_large_sm=4),
-    "bf16": LogitsConfig(4, 3, programs_per_sm=3, programs_per_large_sm=3),
-    "fp32": LogitsConfig(4, 2, programs_per_sm=2, programs_per_large_sm=2),
-}
 
 
 @triton.jit(
@@ -110,8 +83,17 @@ def _paged_mqa_logits_kernel(
     STAGES: tl.constexpr,
     PTX: tl.constexpr,
     OVERLAP: tl.constexpr,
+    FEW: tl.constexpr,
+    FORM: tl.constexpr,
+    LOOP_FORM: tl.constexpr,
 ):
-    """Each program takes an equal share of the pages that all rows ask for."""
+    """Each program takes an equal share of the pages that all rows ask for.
+
+    ``FEW``: one block has all rows, and their lengths lie side by side. ``FORM`` is that of a page by itself,
+    ``LOOP_FORM`` that of several pages of a row.
+    """
+    if FEW:
+        stride_len = 1
     # Ahead of the wait, so that the arguments are read by then; no memory that a kernel writes is.
     rows = 2 * tl.arange(0, LANES)
     lens_at = lens_ptr + rows.to(tl.int64) * stride_len
@@ -124,41 +106,45 @@ def _paged_mqa_logits_kernel(
         lens_at, rows, stride_len, batch, max_seq_len, skip_below, PAGE, PTX
     )
     total = block_pages
-    for row0 in range(2 * LANES, batch, LANES):
-        single = row0 + tl.arange(0, LANES)
-        at = lens_ptr + single.to(tl.int64) * stride_len
-        total += tl.sum(pages_of(at, single, batch, max_seq_len, skip_below, PAGE), 0)
+    if not FEW:
+        for row0 in range(2 * LANES, batch, LANES):
+            single = row0 + tl.arange(0, LANES)
+            at = lens_ptr + single.to(tl.int64) * stride_len
+            total += tl.sum(
+                pages_of(at, single, batch, max_seq_len, skip_below, PAGE), 0
+            )
 
     if total <= tl.num_programs(0):
         # At most one page each, found by a path of its own: no time for what only a longer share needs.
         work = tl.program_id(0)
         if work < total:
             row0 = 0
-            while work >= block_pages:
-                work -= block_pages
-                row0 += 2 * LANES
-                later = row0 + rows
-                ends, more_ends, block_pages = page_ends(
-                    lens_ptr + later.to(tl.int64) * stride_len,
-                    later,
-                    stride_len,
-                    batch,
-                    max_seq_len,
-                    skip_below,
-                    PAGE,
-                    PTX,
-                )
+            if not FEW:
+                while work >= block_pages:
+                    work -= block_pages
+                    row0 += 2 * LANES
+                    later = row0 + rows
+                    ends, more_ends, block_pages = page_ends(
+                        lens_ptr + later.to(tl.int64) * stride_len,
+                        later,
+                        stride_len,
+                        batch,
+                        max_seq_len,
+                        skip_below,
+                        PAGE,
+                        PTX,
+                    )
             count, start = find_row(ends, more_ends, work)
             # 64 bits before the strides: row * width and page * bytes both pass 2**31.
             row = (row0 + count).to(tl.int64)
             index = work - start
             id = tl.load(table_ptr + row * stride_table + index)
-            key, scale, q, weight = load_row_and_page(
-                q_ptr, kv_ptr, weights_ptr, row, id, HEADS, DIM, PAGE, PAGE_BYTES
-            )
             length = tl.minimum(tl.load(lens_ptr + row * stride_len), max_seq_len)
-            logit = logits(key, scale, q, weight, DOT_DTYPE)
-            store(out_ptr + row * stride_out, index, length, logit, PAGE, PTX)
+            key, scale, q, weight = load_row_and_page(
+                q_ptr, kv_ptr, weights_ptr, row, id, HEADS, DIM, PAGE, PAGE_BYTES, FORM
+            )
+            logit = logits(key, scale, q, weight, DOT_DTYPE, FORM)
+            store(out_ptr + row * stride_out, index, length, logit, PAGE, FORM, PTX)
     else:
         share = tl.cdiv(total, tl.num_programs(0))
         first = tl.program_id(0) * share
@@ -188,32 +174,36 @@ def _paged_mqa_logits_kernel(
                         DIM,
                         PAGE,
                         PAGE_BYTES,
+                        FORM,
                     )
-                    logit = logits(key, scale, q, weight, DOT_DTYPE)
-                    store(row_out, index, length, logit, PAGE, PTX)
+                    logit = logits(key, scale, q, weight, DOT_DTYPE, FORM)
+                    store(row_out, index, length, logit, PAGE, FORM, PTX)
                 else:
-                    q = load_q(q_ptr, row, HEADS, DIM)
+                    q = load_q(q_ptr, row, HEADS, DIM, PAGE, LOOP_FORM)
                     weight = load_weights(weights_ptr, row, HEADS)
                     for index in tl.range(index, page_stop, num_stages=STAGES):
                         id = tl.load(row_table + index)
-                        key, scale = load_page(kv_ptr, id, DIM, PAGE, PAGE_BYTES)
-                        logit = logits(key, scale, q, weight, DOT_DTYPE)
-                        store(row_out, index, length, logit, PAGE, PTX)
+                        key, scale = load_page(
+                            kv_ptr, id, DIM, PAGE, PAGE_BYTES, LOOP_FORM
+                        )
+                        logit = logits(key, scale, q, weight, DOT_DTYPE, LOOP_FORM)
+                        store(row_out, index, length, logit, PAGE, LOOP_FORM, PTX)
                 work = start + page_stop
             base += block_pages
             row0 += 2 * LANES
-            if base < last:
-                later = row0 + rows
-                ends, more_ends, block_pages = page_ends(
-                    lens_ptr + later.to(tl.int64) * stride_len,
-                    later,
-                    stride_len,
-                    batch,
-                    max_seq_len,
-                    skip_below,
-                    PAGE,
-                    PTX,
-                )
+            if not FEW:
+                if base < last:
+                    later = row0 + rows
+                    ends, more_ends, block_pages = page_ends(
+                        lens_ptr + later.to(tl.int64) * stride_len,
+                        later,
+                        stride_len,
+                        batch,
+                        max_seq_len,
+                        skip_below,
+                        PAGE,
+                        PTX,
+                    )
 
 
 def paged_mqa_logits(
@@ -290,11 +280,12 @@ def plan(
     dot_dtype: str = "fp8",
     num_sms: Optional[int] = None,
     overlap: Optional[bool] = None,
+    form: Optional[str] = None,
 ) -> Launch:
     """The launch that ``paged_mqa_logits`` runs for these arguments; checks them.
 
     ``overlap``: start while the kernel before still runs, and wait for it on the GPU; None: where the device
-    of ``q`` can.
+    of ``q`` can. ``form``: one of FORMS; None: that of the device of ``q``. Each is right on every device.
     """
     _check(q, kv_cache, weights, seq_lens, page_table, max_seq_len, out, dot_dtype)
     config = CONFIGS[dot_dtype]
@@ -307,6 +298,10 @@ def plan(
         # Twice the accumulators: no more than two fit an SM.
         programs = min(programs, 2)
     threads = programs * config.num_warps * 32
+    few = q.shape[0] <= FEW_ROWS and seq_lens.stride(0) == 1
+    if form is None:
+        form = form_for(q.device, q.shape[2], dot_dtype, few)
+    by_itself, in_a_loop = FORMS[form]
     return Launch(
         kernel=_paged_mqa_logits_kernel,
         grid=(programs * sms,),
@@ -327,12 +322,15 @@ def plan(
             DIM=DIM,
             PAGE=PAGE,
             PAGE_BYTES=kv_cache.stride(0),
-            LANES=32,
+            LANES=FEW_ROWS // 2,
             DOT_DTYPE=DOT_DTYPES[dot_dtype],
             STAGES=config.num_stages,
             # The interpreter knows no assembly.
             PTX=not triton.knobs.runtime.interpret,
             OVERLAP=overlap,
+            FEW=few,
+            FORM=by_itself,
+            LOOP_FORM=in_a_loop,
         ),
         options=dict(
             num_warps=config.num_warps,

@@ -82,6 +82,16 @@ def compile_for(launch, arch: int) -> Machine:
     return read(kernel.asm["ptx"], kernel.asm["cubin"], kernel.metadata, arch)
 
 
+def sass_for(launch, arch: int) -> str:
+    """The machine code of ``launch`` compiled for ``arch``, disassembled."""
+    with target(arch):
+        kernel = launch.compile()
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "k.cubin")
+        cubin.write_bytes(kernel.asm["cubin"])
+        return _run(TOOLS / "nvdisasm", cubin)
+
+
 def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:
     """Facts of one compiled kernel from its PTX, its cubin and Triton's metadata."""
     with tempfile.TemporaryDirectory() as folder:

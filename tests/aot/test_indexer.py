@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Optional
 
 import pytest
 import torch
 
 from cases import IndexerCase, make_indexer
-from compile_gate import compile_for, target
-from kernels import indexer
+from compile_gate import compile_for, sass_for, target
+from kernels import indexer, indexer_config
 from kernels.config import SM120, Launch
 from patchset import bench_indexer
 
@@ -26,22 +27,38 @@ SASS = {"fp8": "QMMA.16832.F32.E4M3.E4M3", "bf16": "HMMA.16816.F32.BF16"}
 SHIPPED = [(heads, dtype) for heads in indexer.HEAD_COUNTS for dtype in ("fp8", "bf16")]
 
 
+# The two kernels: of rows in one block, and of any number.
+ROWS = (2, 100)
+
+
 def launch(
-    heads: int, dot_dtype: str, page_padding: int = 0, overlap: bool = True
+    heads: int,
+    dot_dtype: str,
+    page_padding: int = 0,
+    overlap: bool = True,
+    rows: int = 2,
+    form: Optional[str] = None,
 ) -> Launch:
-    case = IndexerCase("aot", (130, 3), 192, heads=heads, page_padding=page_padding)
+    """The launch on sm_120, whose plan a CPU's tensors get, or that of ``form``."""
+    lens = (130, 3) * (rows // 2)
+    case = IndexerCase("aot", lens, 192, heads=heads, page_padding=page_padding)
     inputs = make_indexer(case)
-    return indexer.plan(*inputs.args, inputs.out, dot_dtype=dot_dtype, overlap=overlap)
+    return indexer.plan(
+        *inputs.args, inputs.out, dot_dtype=dot_dtype, overlap=overlap, form=form
+    )
 
 
 @pytest.mark.parametrize("arch", (120, 121))
+@pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("heads,dot_dtype", SHIPPED)
-def test_fits_the_card(heads, dot_dtype, arch, report):
-    machine = compile_for(launch(heads, dot_dtype), arch)
+def test_fits_the_card(heads, dot_dtype, rows, arch, report):
+    form = "memory" if arch == 121 else None
+    machine = compile_for(launch(heads, dot_dtype, rows=rows, form=form), arch)
     resident = SM120.blocks_resident(
         machine.registers, machine.shared, machine.num_warps
     )
-    report.row(f"indexer logits, {heads} heads, {dot_dtype}", machine, resident)
+    few = "few rows" if rows <= indexer.FEW_ROWS else "any rows"
+    report.row(f"indexer logits, {heads} heads, {dot_dtype}, {few}", machine, resident)
     assert machine.shared <= SM120.shared_per_block
     assert machine.spill_bytes == 0 and machine.stack_bytes == 0
     assert not machine.forbidden
@@ -57,19 +74,102 @@ def test_fits_the_card(heads, dot_dtype, arch, report):
 
 
 @pytest.mark.parametrize(
-    "dot_dtype,arch", [("fp8", 89), ("bf16", 89), ("fp8", 90), ("fp8", 100)]
+    "heads,arch,form",
+    [(heads, 120, "warps") for heads in (16, 32, 64)]
+    + [(heads, 90, "group") for heads in (16, 32, 64)],
 )
-def test_compiles_on_the_other_cards_that_the_flag_allows(dot_dtype, arch):
+def test_keys_of_one_page_reach_the_products_by_registers(
+    heads, arch, form, monkeypatch
+):
+    """From the page's number to the first store of logits: no key goes through shared memory."""
+    monkeypatch.setattr(indexer, "has_large_sms", lambda device: arch == 90)
+    path = one_page(launch(heads, "fp8", form=form), arch)
+    assert path.count("LDG.E.128") >= 4 and path[-1] == "STG"
+    if form == "warps":
+        # One barrier, which orders the loads.
+        assert not {"STS", "LDS", "STSM", "LDSM"} & set(path)
+        assert path.count("BAR") == 1 and path.count("QMMA") == heads // 8 * 4
+    else:
+        # q goes there, behind one barrier.
+        assert path.count("BAR") == 1 and path.count("QGMMA") == 4
+        assert path.count("STS") + path.count("STSM") <= heads // 4
+        # Of each 16 bytes 8 are exchanged before the products, and sums of two rows after them.
+        assert path.count("SHFL.BFLY") == 8 + 4
+
+
+def test_keys_through_memory_are_seen_on_the_way(monkeypatch):
+    monkeypatch.setattr(indexer, "has_large_sms", lambda device: True)
+    path = one_page(launch(64, "fp8", form="memory"), 90)
+    assert path.count("STS") == 8 and path.count("SHFL.BFLY") == 4
+    path = one_page(launch(64, "fp8", form="memory"), 120)
+    assert path.count("BAR") > 1 and {"STS", "LDSM"} <= set(path)
+
+
+def one_page(launch: Launch, arch: int) -> list[str]:
+    """Instructions of the path for one page, from the read of its number to the first store."""
+    sass = sass_for(launch, arch)
+    code = sass[sass.index("REDUX.MAX") :]
+    names = re.findall(
+        r"\b(LDG\.E\.128|LDG|STSM?|LDSM?|BAR|QG?MMA|SHFL\.BFLY|STG)\b(?!.*RZ, \[RZ\])",
+        code,
+    )
+    return names[: names.index("STG") + 1]
+
+
+@pytest.mark.parametrize(
+    "capability,heads,dot_dtype,rows,form",
+    [
+        ((12, 0), 64, "fp8", 2, "warps"),
+        ((12, 0), 64, "fp8", 100, "warps"),
+        ((12, 0), 128, "fp8", 2, "memory"),
+        ((12, 0), 64, "bf16", 2, "memory"),
+        ((8, 9), 16, "fp8", 2, "warps"),
+        ((12, 1), 16, "fp8", 2, "memory"),
+        ((10, 0), 64, "fp8", 2, "memory"),
+        ((9, 0), 64, "fp8", 64, "group"),
+        ((9, 0), 64, "fp8", 66, "memory"),
+        ((9, 0), 128, "fp8", 2, "memory"),
+        ((9, 0), 64, "bf16", 2, "memory"),
+    ],
+)
+def test_the_form_is_that_of_the_card(
+    capability, heads, dot_dtype, rows, form, monkeypatch
+):
+    monkeypatch.setattr(indexer_config, "capability", lambda device: capability)
+    args = launch(heads, dot_dtype, rows=rows).args
+    assert (args["FORM"], args["LOOP_FORM"]) == indexer.FORMS[form]
+
+
+@pytest.mark.parametrize(
+    "dot_dtype,arch,form",
+    [
+        ("fp8", 89, "warps"),
+        ("bf16", 89, "memory"),
+        ("fp8", 90, "group"),
+        ("fp8", 90, "memory"),
+        ("fp8", 100, "memory"),
+    ],
+)
+@pytest.mark.parametrize("rows", ROWS)
+def test_compiles_on_the_other_cards_that_the_flag_allows(
+    dot_dtype, arch, form, rows, monkeypatch
+):
+    monkeypatch.setattr(indexer, "has_large_sms", lambda device: arch in (90, 100))
     # Launches overlap from sm_90 on; what makes them wait does not compile before.
-    machine = compile_for(launch(64, dot_dtype, overlap=arch >= 90), arch)
+    machine = compile_for(
+        launch(64, dot_dtype, overlap=arch >= 90, rows=rows, form=form), arch
+    )
     assert machine.mma or "tcgen05" in machine.forbidden
     assert machine.spill_bytes == 0
     assert machine.before_wait == (() if arch >= 90 else None)
 
 
-def test_no_more_programs_fit_the_large_cards_than_the_grid_has(monkeypatch):
+@pytest.mark.parametrize("rows,form", [(2, "group"), (100, "memory")])
+def test_no_more_programs_fit_the_large_cards_than_the_grid_has(
+    rows, form, monkeypatch
+):
     monkeypatch.setattr(indexer, "has_large_sms", lambda device: True)
-    machine = compile_for(launch(64, "fp8"), 90)
+    machine = compile_for(launch(64, "fp8", rows=rows, form=form), 90)
     per_warp = -(-machine.registers * 32 // 256) * 256
     programs = SM120.registers_per_sm // (per_warp * machine.num_warps)
     assert programs == indexer.CONFIGS["fp8"].programs_per_large_sm
@@ -89,7 +189,7 @@ def test_the_bench_has_an_arm_whose_products_are_mma_sync():
 def test_a_lane_holds_one_of_the_numbers_that_a_warp_sums_up(arch):
     """What the shuffles of the running sums take for granted."""
     with target(arch):
-        ir = launch(64, "fp8").compile().asm["ttgir"]
+        ir = launch(64, "fp8", rows=100).compile().asm["ttgir"]
     sums = [line for line in ir.splitlines() if "shfl.sync.up" in line]
     assert len(sums) == 3
     for line in sums:
@@ -111,12 +211,15 @@ def test_a_pool_with_gaps_between_pages_compiles_to_the_same_machine():
     )
 
 
-def test_the_specialisation_is_the_same_for_every_length_width_and_batch():
+@pytest.mark.parametrize(
+    "batches", [(1, 2, 15, 16, 17, 64), (65, 66, 128, 2048)], ids=("few", "any")
+)
+def test_the_specialisation_is_the_same_for_every_length_width_and_batch(batches):
     """What the JIT would key its cache on, asked of the launcher's own arguments."""
     kernel = indexer._paged_mqa_logits_kernel
     keys = set()
     with target(120):
-        for batch in (1, 2, 15, 16, 17, 64, 2048):
+        for batch in batches:
             for cap in (1, 16, 63, 64, 2048, 2112):
                 lens = (min(cap, 64),) * batch
                 case = IndexerCase("k", lens, cap, pool=3, sliced_table=batch % 2 == 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
@@ -40,6 +42,37 @@ def test_matches_float64(case, dot_dtype, seed):
     assert_close(
         inputs.out, unwritten(reference), reference.magnitudes, TOLERANCE[dot_dtype]
     )
+
+
+@pytest.mark.parametrize("form", indexer.FORMS)
+@pytest.mark.parametrize("case", INDEXER_EDGES, ids=lambda case: case.name)
+def test_each_form_matches_float64(case, form, seed):
+    """Whatever card it is for: by the path for one page, and by one program for all pages."""
+    inputs = make_indexer(case, DEVICE, seed)
+    reference = paged_mqa_logits_ref(*inputs.args)
+    by_pages = inputs.out.clone()
+    indexer.plan(*inputs.args, by_pages, form=form).run()
+    indexer.plan(*inputs.args, inputs.out, form=form, num_sms=1).run()
+    assert_close(by_pages, unwritten(reference), reference.magnitudes, TOLERANCE["fp8"])
+    assert_bitwise_equal(inputs.out, by_pages)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_keys_by_registers_and_by_memory_give_the_same_bits(number, seed):
+    """A path for one page takes the one, longer shares the other; 32 bytes of a key are one sum in both."""
+    draw = random.Random(seed + number)
+    lens = tuple(draw.randrange(1, 520) for _ in range(draw.choice((1, 5, 64))))
+    heads = draw.choice((16, 32, 64, 64))
+    case = IndexerCase("bits", lens, 576, heads=heads, page_padding=16)
+    inputs = make_indexer(case, DEVICE, seed + number)
+    if number % 2:
+        # Magnitudes far apart: what a sum drops depends on what it is added to.
+        scale = 2.0 ** torch.randint(-9, 9, inputs.q.shape, device=DEVICE)
+        inputs.q.copy_((inputs.q.float() * scale).clamp(-448, 448).to(inputs.q.dtype))
+    by_memory = inputs.out.clone()
+    indexer.plan(*inputs.args, by_memory, form="memory").run()
+    indexer.plan(*inputs.args, inputs.out, form="group").run()
+    assert_bitwise_equal(inputs.out, by_memory)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +128,9 @@ def test_capture_at_one_length_replay_at_others(seed):
         )
 
 
-def test_one_compiled_variant_over_lengths_widths_and_batches(seed):
+def test_two_compiled_variants_over_lengths_widths_and_batches(seed):
+    """One for rows of one block, one for more."""
     start = compiled_variants()
-    seen = set()
     for batch in (1, 2, 3, 15, 16, 17, 64, 300, 2048):
         for cap in (1, 64, 65, 128, 2048, 2112, 8193):
             for skip in (0, 1, 16, 512, 1024):
@@ -112,8 +145,8 @@ def test_one_compiled_variant_over_lengths_widths_and_batches(seed):
                 )
                 inputs = make_indexer(case, DEVICE, seed)
                 paged_mqa_logits(*inputs.args, out=inputs.out, skip_below=skip)
-                seen.add(compiled_variants() - start)
-    assert max(seen) <= 1, f"{max(seen)} variants compiled"
+                variants = compiled_variants() - start
+                assert variants <= 1 + (batch > indexer.FEW_ROWS), (batch, variants)
 
 
 def test_same_bits_run_after_run_and_whatever_the_batch_grid_and_width(seed):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cases import EDGE_LENGTHS, INDEXER_EDGES, IndexerCase, make_indexer
-from kernels.indexer import CONFIGS, DOT_DTYPES, paged_mqa_logits
+from kernels.indexer import CONFIGS, DOT_DTYPES, FORMS, paged_mqa_logits, plan
 from kernels.indexer_ref import paged_mqa_logits_ref
 from numeric import assert_bitwise_equal, assert_close
 from stock import stock_logits
@@ -57,6 +57,18 @@ def test_random_cases_match_float64(number, seed):
     inputs = make_indexer(case, seed=seed + number)
     reference = paged_mqa_logits_ref(*inputs.args)
     paged_mqa_logits(*inputs.args, out=inputs.out)
+    assert_close(inputs.out, poisoned(reference), reference.magnitudes, TOLERANCE)
+
+
+@pytest.mark.parametrize("num_sms", (1, 8))
+@pytest.mark.parametrize("heads", (16, 128))
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_matches_float64(form, heads, num_sms, seed):
+    """By the path for one page (8 SMs have a program for each) and by that for longer shares."""
+    case = IndexerCase("form", (130, 3, 0, 200), 256, heads=heads, page_padding=16)
+    inputs = make_indexer(case, seed=seed)
+    reference = paged_mqa_logits_ref(*inputs.args)
+    plan(*inputs.args, inputs.out, num_sms=num_sms, form=form).run()
     assert_close(inputs.out, poisoned(reference), reference.magnitudes, TOLERANCE)
 
 
@@ -165,6 +177,19 @@ def test_the_batch_and_the_cap_change_no_bit(seed):
             q[part], kv, weights[part], lens[part], table[part], 256, out=out
         )
         assert_bitwise_equal(out, want[part, :256])
+
+
+def test_lengths_apart_change_no_bit(seed):
+    """A kernel of its own has few rows whose lengths lie side by side."""
+    inputs = make_indexer(IndexerCase("apart", (200, 64, 130), 256), seed=seed)
+    q, kv, weights, lens, table, cap, out = inputs
+    want = paged_mqa_logits(q, kv, weights, lens, table, cap, out=out.clone())
+    apart = torch.full((3, 4), 7, dtype=torch.int32)
+    apart[:, 1] = lens
+    paged_mqa_logits(q, kv, weights, apart[:, 1], table, cap, out=out)
+    assert plan(q, kv, weights, lens, table, cap, out).args["FEW"]
+    assert not plan(q, kv, weights, apart[:, 1], table, cap, out).args["FEW"]
+    assert_bitwise_equal(out, want)
 
 
 def test_nan_stays_in_its_row(seed):
