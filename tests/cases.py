@@ -161,6 +161,8 @@ INDEXER_EDGES = (
     IndexerCase("all-empty", (0, 0, 0), 128),
     IndexerCase("one-long", (1000,) + (3,) * 20, 1024),
     IndexerCase("rows-past-a-block", (0,) * 300 + (65,) + (0,) * 255 + (3, 130), 192),
+    IndexerCase("rows-of-a-block", (65,) + (0,) * 62 + (130,), 192),
+    IndexerCase("rows-past-a-block-by-one", (65,) + (0,) * 63 + (130,), 192),
     IndexerCase("rows-in-each-block", tuple(row * 37 % 131 for row in range(130)), 192),
     IndexerCase("heads-16", (65, 130), 192, heads=16),
     IndexerCase("heads-32", (65, 130), 192, heads=32),

@@ -83,13 +83,16 @@ def compile_for(launch, arch: int) -> Machine:
 
 
 def sass_for(launch, arch: int) -> str:
-    """The machine code of ``launch`` compiled for ``arch``, disassembled."""
+    """The machine code of ``launch`` compiled for ``arch``, disassembled; not of sm_103, sm_110 and sm_121 (see Machine)."""
     with target(arch):
         kernel = launch.compile()
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder, "k.cubin")
         cubin.write_bytes(kernel.asm["cubin"])
-        return _run(TOOLS / "nvdisasm", cubin)
+        sass = _disassembled(cubin, arch)
+    if sass is None:
+        raise ValueError(f"the wheel's nvdisasm does not read sm_{arch}")
+    return sass
 
 
 def read(ptx: str, cubin: bytes, metadata, arch: int) -> Machine:

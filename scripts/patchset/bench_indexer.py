@@ -21,8 +21,8 @@ from . import peer_compile, peers
 from .benchcase import Arms, Bench, BenchCase, Prepared, ratios, rotated_sets
 
 TOPK = 512
-# Two warps are no warpgroup, so their products are mma.sync on sm_90 too, as all are on sm_120: the one arm whose machine
-# code resembles that card's. Triton widens fp8 to f16 for it there.
+# Two warps are no warpgroup, so their products are mma.sync on sm_90 too, as all are on sm_120: the arm whose machine
+# code comes nearest to that card's. Triton widens fp8 to f16 for it there, and keys take this card's way to it.
 TWO_WARPS = replace(indexer.CONFIGS["fp8"], num_warps=2)
 WITH_TWO_WARPS = (
     "B64-text512-cap131072",

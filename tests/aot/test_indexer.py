@@ -25,10 +25,10 @@ MMA = {
 SASS = {"fp8": "QMMA.16832.F32.E4M3.E4M3", "bf16": "HMMA.16816.F32.BF16"}
 # fp32 is for the Triton interpreter alone: it spills.
 SHIPPED = [(heads, dtype) for heads in indexer.HEAD_COUNTS for dtype in ("fp8", "bf16")]
-
-
-# The two kernels: of rows in one block, and of any number.
-ROWS = (2, 100)
+# The kernel of any number of rows has in it what that of few rows has: the latter is compiled in the form of warps
+# and once more.
+COMPILED = [(heads, dtype, 100) for heads, dtype in SHIPPED]
+COMPILED += [(heads, "fp8", 2) for heads in (16, 32, 64)] + [(64, "bf16", 2)]
 
 
 def launch(
@@ -49,8 +49,7 @@ def launch(
 
 
 @pytest.mark.parametrize("arch", (120, 121))
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("heads,dot_dtype", SHIPPED)
+@pytest.mark.parametrize("heads,dot_dtype,rows", COMPILED)
 def test_fits_the_card(heads, dot_dtype, rows, arch, report):
     form = "memory" if arch == 121 else None
     machine = compile_for(launch(heads, dot_dtype, rows=rows, form=form), arch)
@@ -93,6 +92,7 @@ def test_keys_of_one_page_reach_the_products_by_registers(
         # q goes there, behind one barrier.
         assert path.count("BAR") == 1 and path.count("QGMMA") == 4
         assert path.count("STS") + path.count("STSM") <= heads // 4
+        assert path.count("LDG.E.128") >= 4 + heads // 16
         # Of each 16 bytes 8 are exchanged before the products, and sums of two rows after them.
         assert path.count("SHFL.BFLY") == 8 + 4
 
@@ -108,12 +108,26 @@ def test_keys_through_memory_are_seen_on_the_way(monkeypatch):
 def one_page(launch: Launch, arch: int) -> list[str]:
     """Instructions of the path for one page, from the read of its number to the first store."""
     sass = sass_for(launch, arch)
-    code = sass[sass.index("REDUX.MAX") :]
-    names = re.findall(
-        r"\b(LDG\.E\.128|LDG|STSM?|LDSM?|BAR|QG?MMA|SHFL\.BFLY|STG)\b(?!.*RZ, \[RZ\])",
-        code,
-    )
+    names = instructions(sass[sass.index("REDUX.MAX") :])
     return names[: names.index("STG") + 1]
+
+
+def instructions(sass: str) -> list[str]:
+    # `@!PT LDS RZ, [RZ]`, which is never run, stands before fences and copies.
+    return re.findall(
+        r"\b(LDG\.E\.128|LDG|LDGSTS|STSM?|LDSM?|BAR|QG?MMA|SHFL\.BFLY|STG)\b(?!.*RZ, \[RZ\])",
+        sass,
+    )
+
+
+@pytest.mark.parametrize("rows", (2, 100))
+def test_each_warp_of_a_loop_has_its_own_keys_on_sm_120(rows):
+    """From the read of a page's keys in shared memory to the store of their logits."""
+    sass = sass_for(launch(64, "fp8", rows=rows), 120)
+    names = instructions(sass[sass.index("LDS.128") :])
+    page = names[: names.index("STG")]
+    assert page.count("QMMA") == 32 and page.count("LDS") >= 4
+    assert not {"BAR", "STS", "LDSM", "STSM"} & set(page)
 
 
 @pytest.mark.parametrize(
@@ -141,16 +155,15 @@ def test_the_form_is_that_of_the_card(
 
 
 @pytest.mark.parametrize(
-    "dot_dtype,arch,form",
+    "dot_dtype,arch,form,rows",
     [
-        ("fp8", 89, "warps"),
-        ("bf16", 89, "memory"),
-        ("fp8", 90, "group"),
-        ("fp8", 90, "memory"),
-        ("fp8", 100, "memory"),
+        ("fp8", 89, "warps", 100),
+        ("bf16", 89, "memory", 100),
+        ("fp8", 90, "group", 2),
+        ("fp8", 90, "memory", 100),
+        ("fp8", 100, "memory", 100),
     ],
 )
-@pytest.mark.parametrize("rows", ROWS)
 def test_compiles_on_the_other_cards_that_the_flag_allows(
     dot_dtype, arch, form, rows, monkeypatch
 ):
@@ -160,6 +173,9 @@ def test_compiles_on_the_other_cards_that_the_flag_allows(
         launch(64, dot_dtype, overlap=arch >= 90, rows=rows, form=form), arch
     )
     assert machine.mma or "tcgen05" in machine.forbidden
+    if form == "warps":
+        # What it is chosen for there.
+        assert set(machine.mma) == {f"mma.sync.aligned.{MMA['fp8', 120]}"}
     assert machine.spill_bytes == 0
     assert machine.before_wait == (() if arch >= 90 else None)
 
@@ -175,9 +191,13 @@ def test_no_more_programs_fit_the_large_cards_than_the_grid_has(
     assert programs == indexer.CONFIGS["fp8"].programs_per_large_sm
 
 
-def test_the_bench_has_an_arm_whose_products_are_mma_sync():
-    case = IndexerCase("aot", (130, 3), 192)
+@pytest.mark.parametrize("rows,form", [(2, "group"), (100, "memory")])
+def test_the_bench_has_an_arm_whose_products_are_mma_sync(rows, form, monkeypatch):
+    monkeypatch.setattr(indexer, "has_large_sms", lambda device: True)
+    monkeypatch.setattr(indexer_config, "capability", lambda device: (9, 0))
+    case = IndexerCase("aot", (130, 3) * (rows // 2), 192)
     launch = bench_indexer.two_warps(make_indexer(case))
+    assert launch.args["FORM"] == form and launch.options["num_warps"] == 2
     machine = compile_for(launch, 90)
     # On sm_90 fp8 is widened to f16 for it.
     assert set(machine.mma) == {"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"}
@@ -185,13 +205,14 @@ def test_the_bench_has_an_arm_whose_products_are_mma_sync():
     assert indexer.CONFIGS["fp8"].num_warps == 4
 
 
+@pytest.mark.parametrize("rows,blocks", [(2, 1), (100, 3)])
 @pytest.mark.parametrize("arch", (90, 100, 120))
-def test_a_lane_holds_one_of_the_numbers_that_a_warp_sums_up(arch):
+def test_a_lane_holds_one_of_the_numbers_that_a_warp_sums_up(arch, rows, blocks):
     """What the shuffles of the running sums take for granted."""
     with target(arch):
-        ir = launch(64, "fp8", rows=100).compile().asm["ttgir"]
+        ir = launch(64, "fp8", rows=rows).compile().asm["ttgir"]
     sums = [line for line in ir.splitlines() if "shfl.sync.up" in line]
-    assert len(sums) == 3
+    assert len(sums) == blocks
     for line in sums:
         (layout,) = set(re.findall(r"tensor<32xi32, (#\w+)>", line))
         assert (

@@ -16,6 +16,7 @@ from numeric import assert_bitwise_equal, assert_close
 from stock import stock_logits
 
 DEVICE = "cuda"
+WGMMA = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 
 # fp8: the tensor cores of sm_90 keep fewer bits while they accumulate. Measured 1.3e-4 of the norm.
 TOLERANCE = {"fp8": 1e-3, "bf16": 1e-6, "fp32": 1e-6}
@@ -54,9 +55,11 @@ def test_each_form_matches_float64(case, form, seed):
     indexer.plan(*inputs.args, by_pages, form=form).run()
     indexer.plan(*inputs.args, inputs.out, form=form, num_sms=1).run()
     assert_close(by_pages, unwritten(reference), reference.magnitudes, TOLERANCE["fp8"])
-    assert_bitwise_equal(inputs.out, by_pages)
+    if form != "group" or WGMMA:
+        assert_bitwise_equal(inputs.out, by_pages)
 
 
+@pytest.mark.skipif(not WGMMA, reason="the form of sm_90: mma.sync may sum otherwise")
 @pytest.mark.parametrize("number", range(20))
 def test_keys_by_registers_and_by_memory_give_the_same_bits(number, seed):
     """A path for one page takes the one, longer shares the other; 32 bytes of a key are one sum in both."""
@@ -130,7 +133,7 @@ def test_capture_at_one_length_replay_at_others(seed):
 
 def test_two_compiled_variants_over_lengths_widths_and_batches(seed):
     """One for rows of one block, one for more."""
-    start = compiled_variants()
+    indexer._paged_mqa_logits_kernel.device_caches.clear()
     for batch in (1, 2, 3, 15, 16, 17, 64, 300, 2048):
         for cap in (1, 64, 65, 128, 2048, 2112, 8193):
             for skip in (0, 1, 16, 512, 1024):
@@ -145,8 +148,8 @@ def test_two_compiled_variants_over_lengths_widths_and_batches(seed):
                 )
                 inputs = make_indexer(case, DEVICE, seed)
                 paged_mqa_logits(*inputs.args, out=inputs.out, skip_below=skip)
-                variants = compiled_variants() - start
-                assert variants <= 1 + (batch > indexer.FEW_ROWS), (batch, variants)
+                variants = compiled_variants()
+                assert variants == 1 + (batch > indexer.FEW_ROWS), (batch, variants)
 
 
 def test_same_bits_run_after_run_and_whatever_the_batch_grid_and_width(seed):
@@ -170,6 +173,21 @@ def test_same_bits_run_after_run_and_whatever_the_batch_grid_and_width(seed):
             q[part], kv, weights[part], lens[part], table[part], cap, out=alone
         )
         assert_bitwise_equal(alone, first[part])
+
+
+def test_a_row_has_the_same_bits_in_either_kernel(seed):
+    """Of few rows and of any number: on sm_90 keys reach the products differently, too."""
+    lens = tuple(row * 37 % 700 for row in range(300))
+    inputs = make_indexer(IndexerCase("either", lens, 704), DEVICE, seed)
+    q, kv, weights, lens, table, cap, out = inputs
+    paged_mqa_logits(q, kv, weights, lens, table, cap, out=out)
+    for rows in (1, 64, 65):
+        part = slice(100, 100 + rows)
+        few = torch.full((rows, cap), float("nan"), device=DEVICE)
+        paged_mqa_logits(
+            q[part], kv, weights[part], lens[part], table[part], cap, out=few
+        )
+        assert_bitwise_equal(few, out[part])
 
 
 def test_skipped_rows_are_not_written(seed):
@@ -260,8 +278,9 @@ def test_nan_stays_in_its_row(seed):
     assert torch.isnan(inputs.out[1]).all()
 
 
-def test_jit_builds_what_the_compile_gate_saw(seed):
-    inputs = make_indexer(IndexerCase("gate", (130,), 192), DEVICE, seed)
+@pytest.mark.parametrize("rows", (1, 100))
+def test_jit_builds_what_the_compile_gate_saw(rows, seed):
+    inputs = make_indexer(IndexerCase("gate", (130,) * rows, 192), DEVICE, seed)
     launch = indexer.plan(*inputs.args, inputs.out)
     major, minor = torch.cuda.get_device_capability()
     kernel = launch.compile()

@@ -185,7 +185,7 @@ def test_lengths_apart_change_no_bit(seed):
     q, kv, weights, lens, table, cap, out = inputs
     want = paged_mqa_logits(q, kv, weights, lens, table, cap, out=out.clone())
     apart = torch.full((3, 4), 7, dtype=torch.int32)
-    apart[:, 1] = lens
+    apart[:, 1] = lens.reshape(-1)
     paged_mqa_logits(q, kv, weights, apart[:, 1], table, cap, out=out)
     assert plan(q, kv, weights, lens, table, cap, out).args["FEW"]
     assert not plan(q, kv, weights, apart[:, 1], table, cap, out).args["FEW"]

@@ -80,11 +80,11 @@ def test_what_a_slow_list_goes_with():
     lists = Lists()
     together = statistics.correlation
     assert (
-        f"go together (correlation {together(lists.firsts, lists.steps):.2f}, "
-        f"{len(lists.steps)} lists from 0060 on), while its round "
-        f"({together(lists.rounds, lists.steps):.2f}), its place in the round "
+        "a list's step goes with none of its time to the first token (correlation "
+        f"{together(lists.firsts, lists.steps):.2f}, {len(lists.steps)} lists from 0060 on), "
+        f"its round ({together(lists.rounds, lists.steps):.2f}), its place in the round "
         f"({together(lists.places, lists.steps):.2f}) and the list before it "
-        f"({together(*zip(*lists.neighbours)):.2f}) tell nothing" in STATED
+        f"({together(*zip(*lists.neighbours)):.2f})." in STATED
     )
     assert (
         f"slower than the others ({statistics.median(lists.warm):.2f} of their median)"

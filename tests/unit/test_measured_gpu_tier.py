@@ -15,9 +15,18 @@ def test_what_is_said_of_the_gpu_tier_is_what_it_said():
     collected = re.search(r"^collected (\d+) items", raw, re.M)[1]
     (passed,) = re.search(r"^=+ (\d+) passed in", raw, re.M).groups()
     assert passed == collected and "gpu: passed" in raw
-    assert f"all {passed} tests passed with today's kernels on two idle H200s" in PAGE
+    today = (FOLDER / "indexer-prefill.txt").read_text()
+    (since,) = re.search(r"^(\d+) passed in", today, re.M).groups()
+    assert (
+        f"all {passed} tests passed on two idle H200s with the kernels before today's"
+        f" logits, none was skipped; the {since} of the indexer, the prefill and the"
+        " torch indexer passed with today's on one"
+    ) in PAGE
     text = " ".join((ROOT / "README.md").read_text().split())
-    assert f"all {passed} tests passed on two H200s with today's kernels" in text
+    assert (
+        f"all {passed} tests passed on two H200s with the kernels before today's logits,"
+        f" {since} of the indexer, the torch indexer and the prefill with today's"
+    ) in text
 
 
 def test_what_is_said_of_the_run_before_is_what_it_said():

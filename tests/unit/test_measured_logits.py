@@ -92,26 +92,21 @@ def test_the_logits_against_deepgemm_are_what_the_raw_file_says():
     served = of_logits("ours, served", "DeepGEMM")[SKEWED]
     (row,) = (row for row in RAW["cases"] if row["case"] == SKEWED)
     (us,) = medians(row, "ours, served")
-    assert f"takes {us:.2f} us, {served:.2f} of DeepGEMM's time (0.65" in text
-    (wanted,) = medians(row, "DeepGEMM")
     (alone,) = medians(
         next(row for row in RAW["cases"] if row["case"] == "B1-text131072-cap131072"),
         "ours",
     )
     assert (
-        f"0.65 would be {0.65 * wanted:.2f} us, less than the {alone:.2f} that" in text
-    )
+        f"takes {us:.2f} us, {served:.2f} of DeepGEMM's time (0.65, and 8 us), and alone"
+        f" {alone:.2f};"
+    ) in text
     assert (
         f"128K prompt, the one shape of this table where DeepGEMM is faster, it is {rows:.2f} times (1.3)"
         in text
     )
-    assert 1 < rows <= 1.3 and us <= 8 and served > 0.65
-    tuned = arms_of("h200-kernels/tuning-quick-path-3.json")
-    chosen, mixed = (
-        tuned[case]["d_sx"] / tuned[case]["DeepGEMM"]
-        for case in (f"{SKEWED}-skip512", "B64-mixed-64-to-2048")
-    )
-    assert f"the kernel was chosen by it was {chosen:.2f} (" in text
+    assert 1 < rows <= 1.3 and us <= 8 and served <= 0.65
+    tuned = arms_of("h200-kernels/tuning-quick-path-3.json")["B64-mixed-64-to-2048"]
+    mixed = tuned["d_sx"] / tuned["DeepGEMM"]
     assert f"so were 64 rows of 64 to 2,048 entries, {mixed:.2f} times (" in text
 
 
@@ -124,7 +119,7 @@ def test_which_goals_the_logits_meet_is_what_the_raw_file_says():
     share = full_us / full["floor_us"]
     text = " ".join(PAGE.split())
     assert (
-        f"64 rows of 128K take {share:.3f} times the memory floor (1.10), those 2,048 rows"
+        f" 64 rows of 128K take {share:.3f} times the memory floor (1.10), those 2,048 rows"
         f" {us / 1_000:.2f} ms (1.47), where stock takes {stock / us:.0f} times as long (60),"
         f" and the 1M cap costs {cap:.3f} times (1.02, above)"
     ) in text

@@ -121,50 +121,54 @@ def test_how_fast_the_series_is_over_stock():
     )
 
 
-def lateness(name: str) -> dict[str, float]:
-    """Of the servers that do not wait for the host: how late the latest list of any number of rows is."""
+def late_lists(name: str) -> list[tuple[str, int, int]]:
+    """Of the servers that do not wait for the host: each list 2% later than the quickest, by its turn."""
     made = raw(name)
     arms = [arm["name"] for arm in made["arms"] if not waits_for_the_host(arm["name"])]
-    return {
-        arm: max(
-            max(times) / min(times) - 1
-            for times in (steps(made, arm, rows) for rows in ROWS)
-        )
+    assert arms
+    return [
+        (arm, rows, at)
         for arm in arms
-    }
+        for rows in ROWS
+        for at, time in enumerate(steps(made, arm, rows), 1)
+        if time / min(steps(made, arm, rows)) - 1 >= 0.02
+    ]
 
 
-def unsteady(name: str) -> list[str]:
-    """Of the servers that do not wait for the host, those whose lists are not alike."""
-    found = []
-    for arm in lateness(name):
-        for rows in ROWS:
-            least, *others, most = sorted(steps(raw(name), arm, rows))
-            # A step of one row is 2 ms, of which the host is a part: single lists are late.
-            late = most / least - 1 >= (0.1 if rows == 1 else 0.02)
-            if late or others[-1] / least - 1 >= 0.02:
-                found.append(arm)
-    return list(dict.fromkeys(found))
+# The one list of the four runs that was late, by its run: docs/ladder.md tells of it.
+LATE = {"128k": [("0030", 64, 4)]}
 
 
 @pytest.mark.parametrize("name", ["8k", "upper", "128k"])
 def test_servers_that_do_not_wait_for_the_host_are_steady(name):
-    assert lateness(name) and not unsteady(name)
+    assert late_lists(name) == LATE.get(name, [])
 
 
-def test_why_the_second_run_at_8k_is_not_the_tables():
-    ends = ("8k-again", "stock", "0100-whole")
+def test_what_the_page_says_of_the_list_that_was_late():
+    made = raw("128k")
+    ((arm, rows, turn),) = LATE["128k"]
+    lists = [
+        run
+        for run in made["runs"]
+        if (run["arm"], run["rows"]) == (arm, rows) and run["rep"]
+    ]
+    (late,) = (run for run in lists if run["rep"] == turn)
+    others = [run for run in lists if run is not late]
+    (each,) = {f"{run['step_ms']:.1f}" for run in others}
+    more = late["whole_s"] - statistics.median(run["whole_s"] for run in others)
+    tokens = made["load"]["output_tokens"][str(rows)]
     assert (
-        "It is {:.1f} times as timed ({:.1f} to {:.1f}) and {:.1f} by the GPU's own".format(
-            *gain_as_timed(*ends), gain_on_the_gpu(*ends)
-        )
+        f"for one list of {arm} at 128K. So" in STATED
+        and f"the fourth of five at {rows} rows, took {late['step_ms']:.1f} ms a step where the "
+        f"other four took {each}: {more:.1f} s more for its {tokens} tokens." in STATED
+    )
+    below, ours = (steps(made, name, rows) for name in ("stock", arm))
+    assert (
+        f"gains {min(below) / max(ours):.2f}x to {max(below) / min(ours):.2f}x there as timed"
         in STATED
     )
-    late = lateness("8k-again")
-    assert (
-        f"of those {len(late)}, {len(unsteady('8k-again'))} were not, with lists "
-        f"{max(late.values()):.1%} late at most" in STATED
-    )
+    own = busy(made, "stock", rows) / busy(made, arm, rows)
+    assert f"no difference shown; by the GPU's own time it is {own:.2f}x." in STATED
 
 
 def test_a_gain_as_timed_from_0060_on_is_smaller_than_the_spread():
@@ -182,7 +186,7 @@ def test_a_gain_as_timed_from_0060_on_is_smaller_than_the_spread():
 
 def test_all_runs_are_of_one_series():
     built: dict[str, set[str]] = {}
-    for made in map(raw, ("8k", "8k-again", "upper", "128k", "43")):
+    for made in map(raw, ("8k", "upper", "128k", "43")):
         for arm in made["arms"]:
             build = arm["build"]
             built.setdefault(build["checkpoint"], set()).add(build["commit"])
@@ -193,28 +197,26 @@ def test_all_runs_are_of_one_series():
 
 def test_which_arms_wait_for_the_host():
     waiting: list[float] = []
-    but_one: list[float] = []
-    far: list[float] = []
     spread: dict[int, list[float]] = {rows: [] for rows in ROWS}
     for name in ("8k", "upper", "128k"):
         made = raw(name)
         for arm in made["arms"]:
             for rows in ROWS:
-                times = sorted(steps(made, arm["name"], rows))
+                times = {
+                    (arm["name"], rows, at): time
+                    for at, time in enumerate(steps(made, arm["name"], rows), 1)
+                }
                 if waits_for_the_host(arm["name"]):
-                    waiting.append(times[-1] / times[0] - 1)
+                    waiting.append(max(times.values()) / min(times.values()) - 1)
                     continue
-                spread[rows].append(times[-1] / times[0] - 1)
-                if rows == 1:
-                    but_one.append(times[-2] / times[0] - 1)
-                if name == "128k":
-                    far.append(times[-1] / times[0] - 1)
+                for late in LATE.get(name, []):
+                    times.pop(late, None)
+                spread[rows].append(max(times.values()) / min(times.values()) - 1)
     one, some, many = (max(spread[rows]) for rows in ROWS)
     assert (
         f"spread by {min(waiting):.0%} to {max(waiting):.0%}, those of all other servers by "
-        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one: late lists at 8K, "
-        f"without the latest of each {max(but_one):.1%}; at 128K {max(far):.1%} at most at "
-        "every number of rows)" in STATED
+        f"{many:.1%} at most at 64 rows ({some:.1%} at 16, {one:.1%} at one) but for one list "
+        in STATED
     )
 
 
@@ -223,7 +225,7 @@ def test_as_much_is_left_of_the_speed_of_43_layers_as_was_asked_for():
     for arm, wanted in zip(WHOLE[1:], (0.99, 0.98)):
         for rows in ROWS:
             assert median(made, WHOLE[0], rows) / median(made, arm, rows) >= wanted
-            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.9965
+            assert busy(made, WHOLE[0], rows) / busy(made, arm, rows) >= 0.995
 
 
 def test_what_the_page_says_is_left_of_the_speed_of_43_layers():
@@ -254,12 +256,22 @@ def attention_us(made: dict, arm: str, rows: int) -> tuple[float, int]:
 
 def test_how_long_our_attention_takes():
     deep = [attention_us(raw("43"), arm, 64) for arm in WHOLE]
-    (a_layer,) = {f"{took / calls:.1f}" for took, calls in deep}
-    assert f"there and takes {a_layer} here." in STATED
-    few = (attention_us(raw("128k"), arm, 1)[0] for arm in SERIES)
+    a_layer = [took / calls for took, calls in deep]
+    assert f"there and takes {min(a_layer):.1f} to {max(a_layer):.1f} here." in STATED
+    more = busy(raw("43"), WHOLE[0], 64) / 12.86e3 - 1
+    assert f"that is {more:.1%} more of the GPU's own time" in STATED
+    measured = " ".join((ROOT / "docs/measured.md").read_text().split())
+    assert (
+        f"64 rows and 64 heads, take {min(a_layer):.1f} to {max(a_layer):.1f} us a layer"
+        in measured
+    )
+    near, _, far = a_layer
+    assert far <= near
+    assert "of 43 layers, at 64 rows, it takes no more at 1M than at 8K" in STATED
+    many = (attention_us(raw("128k"), arm, 64)[0] for arm in SERIES)
     assert (
         "our attention took {:.0f} us at 8K and {:.0f} and {:.0f} at 128K and 1M;".format(
-            *few
+            *many
         )
         in STATED
     )
@@ -267,12 +279,15 @@ def test_how_long_our_attention_takes():
 
 def test_what_is_left_of_the_speed_of_four_layers():
     made = raw("128k")
-    found = [
-        busy(made, SERIES[0], rows) / busy(made, arm, rows)
+    left = {
+        (rows, arm): busy(made, SERIES[0], rows) / busy(made, arm, rows)
         for arm in SERIES[1:]
         for rows in ROWS
-    ]
+    }
+    found = left.values()
     assert f"{min(found):.1%} to {max(found):.1%} is left by the" in STATED
+    assert min(left, key=left.get) == (64, SERIES[2])
+    assert "The least is at 64 rows and 1M:" in STATED
     timed = [
         median(made, SERIES[0], rows) / median(made, arm, rows)
         for arm in SERIES[1:]
@@ -339,10 +354,9 @@ def test_what_the_readme_says_of_the_ladder():
     (near, *lists), (far, *more), (most, *range_1m) = whole_over_stock()
     words = (
         "it is {:.1f} and {:.1f} times as fast (single lists: {:.1f} to {:.1f} and {:.1f} to {:.1f}), "
-        "at 1M {:.0f} times ({:.0f} to {:.0f}); at 8K {:.1f} in another run"
+        "at 1M {:.0f} times ({:.0f} to {:.0f}). A server"
     )
-    again, *_ = gain_as_timed("8k-again", "stock", "0100-whole")
-    assert words.format(near, far, *lists, *more, most, *range_1m, again) in text
+    assert words.format(near, far, *lists, *more, most, *range_1m) in text
     left = {
         rows: [
             median(whole, WHOLE[0], rows) / median(whole, arm, rows)

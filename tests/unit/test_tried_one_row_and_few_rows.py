@@ -22,7 +22,7 @@ RUNS = {
     for run, rows in ROWS.items()
 }
 TRIED = (ROOT / "docs/tried.md").read_text()
-SECTION = TRIED[TRIED.index("## One row alone") : TRIED.index("## Top-k (")]
+SECTION = TRIED[TRIED.index("## One row alone") : TRIED.index("## Keys by lanes")]
 WORDS = " ".join(SECTION.split())
 SERVED, LATER, PROMPT = "served@0", "served@40", "prefill"
 COLUMNS = [

@@ -82,13 +82,9 @@ def test_what_is_said_is_what_the_raw_files_say():
 
 
 def test_what_the_bench_has_read_since_is_what_it_says():
-    shares = []
-    for name in ("h200-bench-kernel", "h200-bench-kernel-long-graphs"):
-        raw = ROOT / f"ci/checkpoints/raw/h200-kernels/{name}.json"
-        (row,) = (
-            row for row in json.loads(raw.read_text())["cases"] if row["case"] == SKEWED
-        )
-        ours, its = medians(row, "ours, served", "DeepGEMM")
-        shares.append(f"{ours / its:.2f}")
-    (share,) = set(shares)
-    assert f"reads {share})" in SECTION
+    raw = ROOT / "ci/checkpoints/raw/h200-kernels/h200-bench-kernel-long-graphs.json"
+    (row,) = (
+        row for row in json.loads(raw.read_text())["cases"] if row["case"] == SKEWED
+    )
+    ours, its = medians(row, "ours, served", "DeepGEMM")
+    assert f"reads {ours / its:.2f}; it is met" in SECTION
