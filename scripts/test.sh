@@ -7,7 +7,7 @@
 #   gpu        numerics, graphs, determinism, memory                   a CUDA GPU
 #
 # Without a TIER: all, where gpu is left out, and said so, if there is no CUDA GPU.
-# unit and interpret run in as many processes as there are cores, at most 8.
+# All but gpu run in as many processes as there are cores, at most 8.
 # PATCHSET_TEST_PYTHON names a Python with torch, triton and pytest to use instead of making
 # .venv-test (on a GPU host: the one that serves).
 set -uo pipefail
@@ -68,9 +68,9 @@ run_tier() {
     echo
     echo "== $tier"
     case $tier in
-        unit) "${alone[@]}" "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
+        unit | aot) "${alone[@]}" "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
         interpret) TRITON_INTERPRET=1 "${alone[@]}" "$python" -m pytest "${spread[@]}" "tests/$tier" ;;
-        # aot prints a table of its own at the end; one GPU is timed by one process.
+        # One GPU is timed by one process.
         *) "$python" -m pytest "tests/$tier" ;;
     esac
     status=$?

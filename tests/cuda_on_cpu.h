@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <utility>
@@ -43,9 +44,17 @@ struct Barrier {
   unsigned passed = 0;
 };
 
+// What the lanes of a warp show each other. There are two, which take turns: who is at the next exchange may
+// still read of this one, and cannot be at the one after.
+struct Exchange {
+  int64_t value[32];
+  float factors[32][12];
+  unsigned words[32][4];
+};
+
 struct Warp {
   Barrier barrier;
-  int64_t value[2][32];
+  Exchange exchanges[2];
 };
 
 struct Fiber {
@@ -109,13 +118,18 @@ inline int count_at(Barrier& barrier, int members, bool mine) {
   return counts[word];
 }
 
-// Every lane's value, as seen by every lane.
-inline const int64_t* exchange(int64_t mine) {
+// What every lane shows, as seen by every lane; show(exchange, lane) writes this lane's part.
+template <class Show>
+const Exchange& exchange(Show show) {
   Warp& warp = warps[current->thread.x / 32];
-  int64_t* values = warp.value[current->exchanges++ % 2];
-  values[current->thread.x % 32] = mine;
+  Exchange& all = warp.exchanges[current->exchanges++ % 2];
+  show(all, current->thread.x % 32);
   wait(warp.barrier, 32);
-  return values;
+  return all;
+}
+
+inline const int64_t* exchange_value(int64_t mine) {
+  return exchange([mine](Exchange& all, int lane) { all.value[lane] = mine; }).value;
 }
 
 inline void run_fiber() {
@@ -142,14 +156,12 @@ inline void step(Fiber& fiber) {
   }
 }
 
-constexpr int ANY = -1;
-
-// A turn for each thread of a warp that need not wait. False if there is none.
-inline bool take_turns(int warp) {
+// A turn for each of these threads that need not wait. False if there is none.
+inline bool take_turns(const std::vector<int>& turns) {
   bool moved = false;
   for (int turn : turns) {
     Fiber& fiber = fibers[turn];
-    if (fiber.done || (warp != ANY && turn / 32 != warp)) continue;
+    if (fiber.done) continue;
     if (fiber.waits_for && fiber.waits_for->passed == fiber.waits_since) continue;
     moved = true;
     step(fiber);
@@ -172,21 +184,36 @@ inline bool run_block(unsigned index, int threads) {
   while (true) {
     std::shuffle(turns.begin(), turns.end(), dice);
     // One warp runs ahead of the others, as far as it can.
-    const int ahead = dice() % warps.size();
-    while (take_turns(ahead)) {
+    const unsigned ahead = dice() % warps.size();
+    std::vector<int> of_warp;
+    for (int turn : turns) {
+      if (turn / 32u == ahead) of_warp.push_back(turn);
     }
-    const bool moved = take_turns(ANY);
+    while (take_turns(of_warp)) {
+    }
+    const bool moved = take_turns(turns);
     if (std::all_of(fibers.begin(), fibers.end(), [](const Fiber& fiber) { return fiber.done; })) return true;
     if (!moved) return false;
   }
 }
 
-inline void check_read(const void* address, size_t size) {
-  const auto begin = reinterpret_cast<uintptr_t>(address);
-  for (const Range& range : readable) {
-    if (range.begin <= begin && begin + size <= range.end) return;
+// Without those that lie in another, and in order: the last one that begins before a read ends last as well.
+inline void allow_reads(std::vector<Range> ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& one, const Range& other) {
+    return one.begin != other.begin ? one.begin < other.begin : one.end > other.end;
+  });
+  readable.clear();
+  for (const Range& range : ranges) {
+    if (readable.empty() || range.end > readable.back().end) readable.push_back(range);
   }
-  bad_reads += !readable.empty();
+}
+
+inline void check_read(const void* address, size_t size) {
+  if (readable.empty()) return;
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  const auto after = std::upper_bound(
+      readable.begin(), readable.end(), begin, [](uintptr_t at, const Range& range) { return at < range.begin; });
+  bad_reads += after == readable.begin() || begin + size > std::prev(after)->end;
 }
 
 template <class... Args, size_t... I>
@@ -210,7 +237,7 @@ int run(
     unsigned seed) {
   grid = {unsigned(blocks), 1, 1};
   block_size = {unsigned(threads), 1, 1};
-  readable.assign(ranges, ranges + count);
+  allow_reads({ranges, ranges + count});
   bad_reads = 0;
   fibers.clear();
   fibers.resize(threads);
@@ -280,7 +307,7 @@ T atomicAdd(T* address, T value) {
 }
 
 inline unsigned __ballot_sync(unsigned, bool mine) {
-  const int64_t* values = on_cpu::exchange(mine);
+  const int64_t* values = on_cpu::exchange_value(mine);
   unsigned word = 0;
   for (int i = 0; i < 32; ++i) word |= unsigned(values[i] != 0) << i;
   return word;
@@ -290,32 +317,32 @@ inline bool __all_sync(unsigned mask, bool mine) { return __ballot_sync(mask, mi
 
 inline int __shfl_up_sync(unsigned, int mine, int step) {
   const int lane = threadIdx.x % 32;
-  return int(on_cpu::exchange(mine)[lane < step ? lane : lane - step]);
+  return int(on_cpu::exchange_value(mine)[lane < step ? lane : lane - step]);
 }
 
-inline int __shfl_sync(unsigned, int mine, int from) { return int(on_cpu::exchange(mine)[from % 32]); }
+inline int __shfl_sync(unsigned, int mine, int from) { return int(on_cpu::exchange_value(mine)[from % 32]); }
 
 inline int __shfl_xor_sync(unsigned, int mine, int mask) {
   const int lane = threadIdx.x % 32;
-  return int(on_cpu::exchange(mine)[lane ^ mask]);
+  return int(on_cpu::exchange_value(mine)[lane ^ mask]);
 }
 
 inline int __reduce_add_sync(unsigned, int mine) {
-  const int64_t* values = on_cpu::exchange(mine);
+  const int64_t* values = on_cpu::exchange_value(mine);
   int64_t sum = 0;
   for (int i = 0; i < 32; ++i) sum += values[i];
   return int(sum);
 }
 
 inline int __reduce_min_sync(unsigned, int mine) {
-  const int64_t* values = on_cpu::exchange(mine);
+  const int64_t* values = on_cpu::exchange_value(mine);
   int64_t best = values[0];
   for (int i = 1; i < 32; ++i) best = values[i] < best ? values[i] : best;
   return int(best);
 }
 
 inline int __reduce_max_sync(unsigned, int mine) {
-  const int64_t* values = on_cpu::exchange(mine);
+  const int64_t* values = on_cpu::exchange_value(mine);
   int64_t best = values[0];
   for (int i = 1; i < 32; ++i) best = values[i] > best ? values[i] : best;
   return int(best);

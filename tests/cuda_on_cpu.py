@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import hashlib
+import os
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 import torch
 
 HEADER = Path(__file__).with_name("cuda_on_cpu.h")
 COMPILER = "g++"
+# The variable that names a folder of compiled kernels: each is compiled once for all processes of a run.
+SHARED = "PATCHSET_TEST_COMPILED"
 
 
 def run(
@@ -65,23 +71,49 @@ def run_blocks(
 
 @lru_cache(maxsize=None)
 def _entry(kernel):
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
-        source.write_text(
-            f'#include "{HEADER}"\n#include "{kernel.source}"\n'
-            'extern "C" int run(int blocks, int threads, const int* order, void** args,'
-            " const on_cpu::Range* ranges, int count, unsigned seed) {\n"
-            f"  return on_cpu::run({kernel.name}, blocks, threads, order, args, ranges, count, seed);\n"
-            "}\n"
-        )
-        constants = [f"-D{name}={value}" for name, value in kernel.constants]
-        # Each library keeps its own fibers and statics: unique symbols are one for the whole process, whatever
-        # two kernels mean by a name.
-        own = ["-fno-gnu-unique", "-Wl,-Bsymbolic"]
-        command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", *own, *constants]
-        done = subprocess.run(
-            [*command, str(source), "-o", str(library)], capture_output=True, text=True
-        )
-        if done.returncode:
-            raise RuntimeError(f"{COMPILER} failed:\n{done.stderr[-4000:]}")
+    source = (
+        f'#include "{HEADER}"\n#include "{kernel.source}"\n'
+        'extern "C" int run(int blocks, int threads, const int* order, void** args,'
+        " const on_cpu::Range* ranges, int count, unsigned seed) {\n"
+        f"  return on_cpu::run({kernel.name}, blocks, threads, order, args, ranges, count, seed);\n"
+        "}\n"
+    )
+    constants = [f"-D{name}={value}" for name, value in kernel.constants]
+    # Each library keeps its own fibers and statics: unique symbols are one for the whole process, whatever
+    # two kernels mean by a name.
+    own = ["-fno-gnu-unique", "-Wl,-Bsymbolic"]
+    command = [COMPILER, "-std=c++17", "-O2", "-shared", "-fPIC", *own, *constants]
+    # Of all that the source may include: the file's own folder, and what stands in for CUDA.
+    read = [*kernel.source.parent.glob("*.cu*"), *HEADER.parent.glob("*.h")]
+    key = hashlib.sha256("\n".join([*command, source]).encode())
+    for file in sorted(read):
+        key.update(b"%s\n" % hashlib.sha256(file.read_bytes()).hexdigest().encode())
+    with _shared_folder() as folder:
+        library = Path(folder, f"{key.hexdigest()}.so")
+        with open(library.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not library.exists():
+                _compile(command, source, library)
         return ctypes.CDLL(str(library)).run
+
+
+def _compile(command: list[str], source: str, library: Path) -> None:
+    file, unfinished = library.with_suffix(".cpp"), library.with_suffix(".unfinished")
+    file.write_text(source)
+    done = subprocess.run(
+        [*command, str(file), "-o", str(unfinished)], capture_output=True, text=True
+    )
+    if done.returncode:
+        raise RuntimeError(f"{COMPILER} failed:\n{done.stderr[-4000:]}")
+    unfinished.rename(library)
+
+
+@contextmanager
+def _shared_folder() -> Iterator[str]:
+    """The folder that the processes of a run share, or else one for this kernel."""
+    shared = os.environ.get(SHARED)
+    if shared:
+        yield shared
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            yield folder

@@ -24,19 +24,10 @@ inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 
 inline float __shfl_xor_sync(unsigned, float mine, int mask) {
   const int lane = threadIdx.x % 32;
-  return __int_as_float(int(on_cpu::exchange(__float_as_int(mine))[lane ^ mask]));
+  return __int_as_float(int(on_cpu::exchange_value(__float_as_int(mine))[lane ^ mask]));
 }
 
 namespace on_cpu {
-
-// What all lanes of this warp have at an address of their own, which stays until all have read it.
-template <class T>
-struct Shown {
-  const int64_t* address;
-  explicit Shown(const T* mine) : address(exchange(reinterpret_cast<int64_t>(mine))) {}
-  ~Shown() { wait(warps[current->thread.x / 32].barrier, 32); }
-  const T* of(int lane) const { return reinterpret_cast<const T*>(address[lane]); }
-};
 
 inline float f16(unsigned pair, int half) {
   const uint16_t bits = pair >> (16 * half);
@@ -58,25 +49,28 @@ inline unsigned to_bf16(float value) {
   return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+// Each lane converts its own registers, once for all that read them.
 template <class Convert>
 void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Convert value) {
-  struct Registers {
-    unsigned a[4], b[2];
-  } mine;
-  std::memcpy(mine.a, a, sizeof(a));
-  mine.b[0] = b0;
-  mine.b[1] = b1;
-  Shown<Registers> shown(&mine);
+  const unsigned pairs[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const auto& factors = exchange([&](Exchange& all, int lane) {
+                          for (int i = 0; i < 12; ++i) all.factors[lane][i] = value(pairs[i / 2], i % 2);
+                        }).factors;
   const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
   for (int i = 0; i < 4; ++i) {
     double sum = c[i];
     for (int k = 0; k < 16; ++k) {
-      const unsigned* of_a = shown.of(row * 4 + k % 8 / 2)->a;
-      const unsigned* of_b = shown.of((column + i % 2) * 4 + k % 8 / 2)->b;
-      sum += double(value(of_a[k / 8 * 2 + i / 2], k % 2)) * value(of_b[k / 8], k % 2);
+      const float* of_a = factors[row * 4 + k % 8 / 2];
+      const float* of_b = factors[(column + i % 2) * 4 + k % 8 / 2];
+      sum += double(of_a[(k / 8 * 2 + i / 2) * 2 + k % 2]) * of_b[8 + k / 8 * 2 + k % 2];
     }
     c[i] = float(sum);
   }
+}
+
+// The rows of all lanes. Each reads its own before it meets the others: what they write at that time is not there.
+inline const unsigned (&rows_of(const void* mine))[32][4] {
+  return exchange([=](Exchange& all, int lane) { std::memcpy(all.words[lane], mine, 16); }).words;
 }
 
 struct Copy {
@@ -126,20 +120,18 @@ void wait_for_copies() {
 inline void prefetch(const void*) {}
 
 inline void load_matrices(unsigned (&to)[4], const void* row) {
-  on_cpu::Shown<void> shown(row);
+  const auto& rows = on_cpu::rows_of(row);
   const int lane = threadIdx.x % 32;
-  for (int matrix = 0; matrix < 4; ++matrix) {
-    const auto* words = static_cast<const unsigned*>(shown.of(8 * matrix + lane / 4));
-    to[matrix] = words[lane % 4];
-  }
+  for (int matrix = 0; matrix < 4; ++matrix) to[matrix] = rows[8 * matrix + lane / 4][lane % 4];
 }
 inline void load_matrices_transposed(unsigned (&to)[4], const void* row) {
-  on_cpu::Shown<void> shown(row);
+  const auto& rows = on_cpu::rows_of(row);
   const int lane = threadIdx.x % 32;
   for (int matrix = 0; matrix < 4; ++matrix) {
     unsigned pair[2];
     for (int i = 0; i < 2; ++i) {
-      pair[i] = static_cast<const uint16_t*>(shown.of(8 * matrix + lane % 4 * 2 + i))[lane / 4];
+      const unsigned two = rows[8 * matrix + lane % 4 * 2 + i][lane / 8];
+      pair[i] = two >> 16 * (lane / 4 % 2) & 0xffff;
     }
     to[matrix] = pair[0] | pair[1] << 16;
   }

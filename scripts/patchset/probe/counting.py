@@ -27,6 +27,11 @@ class CounterError(RuntimeError):
 class Work(TorchDispatchMode):
     """Counts while it is entered: `torch_bytes` written, `kernel_bytes` loaded and stored."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """In the place of torch's: to keep its compiler out of this class, torch would import it first."""
+        return False
+
     def __init__(self):
         super().__init__()
         self.torch_bytes = 0
