@@ -169,6 +169,8 @@ def test_an_interrupted_run_says_what_it_keeps(
     monkeypatch.setattr(kernelbench, "run", interrupted)
     before = {each: signal.getsignal(each) for each in ENDING}
     hook = sys.unraisablehook
+    # Under nohup it is ignored, and a command leaves it so.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         code = bench_program.main(["kernel", "--out", str(out)])
     finally:
