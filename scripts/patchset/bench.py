@@ -64,6 +64,8 @@ def main(argv: list[str]) -> int:
         help="a peer that compiles longer than this before the first measurement is left out (default 120)",
     )
     arguments = parser.parse_args(argv)
+    if arguments.what == "roofline":
+        _refuse_options(parser, arguments)
     signals.unwind()
     try:
         return _run(arguments)
@@ -119,6 +121,16 @@ def _what(text: str) -> str:
             f"{text!r} can't be measured: choose of {', '.join((*_HERE, *_SERVERS))}"
         )
     return text
+
+
+def _refuse_options(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> None:
+    """End with a usage error if any option is given: the page has one place, and nothing is timed for it."""
+    for name, value in vars(arguments).items():
+        if name != "what" and value != parser.get_default(name):
+            option = f"--{name.replace('_', '-')}"
+            parser.error(f"roofline takes no {option}: it writes docs/roofline.md")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -220,6 +220,25 @@ def test_a_workspace_is_good_for_call_after_call(small_tile, seed):
         assert_exact(inputs)
 
 
+def test_rows_in_blocks_are_selected_as_all_at_once(seed):
+    """What 0040 does with a long prompt: the same positions in the same order."""
+    lens = (70_000, 600, 16_400, 5_000, 512, 30_000, 0)
+    case = TopkCase("blocks", lens, 70_016, "two-values")
+    inputs = make_topk(case, seed=seed)
+    pages, raw = (out.clone() for out in run(inputs))
+    for block in (slice(0, 2), slice(2, 5), slice(5, 7)):
+        part = inputs._replace(
+            scores=inputs.scores[block],
+            seq_lens=inputs.seq_lens[block],
+            page_table=inputs.page_table[block],
+            out_page_indices=torch.full_like(pages[block], GARBAGE),
+            out_raw_indices=torch.full_like(raw[block], GARBAGE),
+        )
+        got = run(part)
+        assert_bitwise_equal(got[0], pages[block])
+        assert_bitwise_equal(got[1], raw[block])
+
+
 def test_outputs_that_start_anywhere(seed):
     lens = (5, 512, 300, 700, 0) * 60
     inputs = make_topk(TopkCase("anywhere", lens, 704), seed=seed)

@@ -151,6 +151,17 @@ def test_a_place_that_cannot_be_written_is_told_first(bare, tmp_path, folder):
     assert "--out can't be written" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "option", [("--out", "x.json"), ("--samples", "3"), ("--without", "TileLang")]
+)
+def test_roofline_refuses_the_options_of_kernel(capsys, monkeypatch, option):
+    monkeypatch.setattr("patchset.roofline.write", lambda: pytest.fail("written"))
+    with pytest.raises(SystemExit) as ended:
+        bench_program.main(["roofline", *option])
+    assert ended.value.code == Exit.USAGE
+    assert f"roofline takes no {option[0]}" in capsys.readouterr().err
+
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
