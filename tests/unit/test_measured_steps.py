@@ -220,7 +220,7 @@ def test_which_arms_wait_for_the_host():
     )
 
 
-# The one share of the GPU's own time, by rows and arm, below what runs before kept: docs/ladder.md tells of it.
+# The one share of the GPU's own time, by rows and arm, below what the run before kept everywhere: docs/ladder.md tells of it.
 LESS_LEFT = [(1, "0090-1m")]
 
 
